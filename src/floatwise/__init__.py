@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floatwise configures mixed precision training, proves that it works, and finds out why when it does not.
+
+Importing this package loads no framework; `floatwise.torch` and `floatwise.tap` load PyTorch when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from floatwise._version import __version__
+
+if TYPE_CHECKING:
+    from floatwise import formats, hardware, plan, tap, torch
+
+__all__ = ["__version__", "formats", "hardware", "plan", "tap", "torch"]
+
+_ROOMS = frozenset({"formats", "hardware", "plan", "tap", "torch"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"floatwise.{name}")
+    raise AttributeError(f"module 'floatwise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

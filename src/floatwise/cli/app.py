@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a whole: its subcommands, and how errors reach the person."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from floatwise._version import __version__
+from floatwise.cli.explain import explain
+from floatwise.cli.info import info
+from floatwise.cli.plan import plan
+from floatwise.cli.run import run as run_command
+from floatwise.errors import FloatwiseError, ScriptError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="floatwise",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Configures mixed precision training, proves that it works, and finds out why when it does not.",
+)
+app.command(name="plan")(plan)
+app.command(name="run")(run_command)
+app.command(name="info")(info)
+app.command(name="explain")(explain)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"floatwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options before the subcommand."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    try:
+        code = typer.main.get_command(app).main(args=arguments, prog_name="floatwise", standalone_mode=False)
+    except FloatwiseError as error:
+        _complain(error)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        if isinstance(error, click.NoSuchOption):
+            click.echo("arguments of your own script come after --", err=True)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: FloatwiseError) -> None:
+    if isinstance(error, ScriptError) and error.traceback:
+        print(error.traceback.rstrip(), file=sys.stderr)
+    print(f"floatwise: {error}", file=sys.stderr)

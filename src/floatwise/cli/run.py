@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`floatwise run`: trains an unmodified script under a plan."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from floatwise.cli.packages import need_torch
+from floatwise.errors import BadInputError
+from floatwise.hardware import best_here
+from floatwise.language import Text
+from floatwise.plan import Plan, load_plan, recipe
+
+__all__ = ["run"]
+
+DEFAULT_PLAN = Path("precision.toml")
+
+_NO_PLAN = Text(
+    "no {path} here: using {recipe}, which suits {device}; `floatwise plan {script}` decides from your script's values",
+    "当前目录没有 {path}：使用适合 {device} 的 {recipe}；运行 `floatwise plan {script}` 可根据脚本自身的数值做决定",
+)
+_OTHER_SCRIPT = Text(
+    "{path} was made for {planned}, not for {script}; make its own with `floatwise plan {script}`",
+    "{path} 是为 {planned} 生成的，不是为 {script}；请运行 `floatwise plan {script}` 生成它自己的计划",
+)
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="The training script, unmodified.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments, after --.")] = None,
+    plan: Annotated[Path | None, typer.Option("-p", "--plan", help="Plan file. Default: precision.toml.")] = None,
+    recipe_name: Annotated[str | None, typer.Option("--recipe", help="A recipe instead of a plan file.")] = None,
+) -> None:
+    """Train an unmodified script under its plan (several processes: torchrun -m floatwise run …)."""
+    chosen = _choose(script, plan, recipe_name)
+    need_torch()
+    from floatwise.torch.run import run_under_plan
+
+    raise typer.Exit(run_under_plan(chosen, script, arguments or ()))
+
+
+def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:
+    if plan is not None and recipe_name is not None:
+        raise BadInputError("got both --plan and --recipe; give one of them")
+    if recipe_name is not None:
+        return recipe(recipe_name)
+    path = plan or DEFAULT_PLAN
+    if plan is None and not path.exists():
+        return _by_hardware(script)
+    loaded = load_plan(path)
+    if loaded.script and loaded.script != Path(script).name:
+        _tell(_OTHER_SCRIPT.format(path=path, planned=loaded.script, script=script))
+    return loaded
+
+
+def _by_hardware(script: str) -> Plan:
+    device = best_here().device
+    name = "fp32"
+    for candidate, unit in (("bf16-mixed", "bfloat16"), ("fp16-mixed", "float16")):
+        if device is not None and device.has_matrix(unit) and unit not in device.unreliable:
+            name = candidate
+            break
+    shown = device.name if device is not None else best_here().reported_name
+    _tell(_NO_PLAN.format(path=DEFAULT_PLAN, recipe=name, device=shown, script=script))
+    return recipe(name)
+
+
+def _tell(sentence: str) -> None:
+    print(f"floatwise: {sentence}", file=sys.stderr)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the planner decides, as data: the terminal, the HTML page and `--json` all render this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from floatwise.plan import Plan
+from floatwise.planner.reasons import Reason
+
+__all__ = ["Decision", "Finding", "Island", "LossParity", "LossScaleChoice", "Measured", "RoleRow", "Verdict"]
+
+Status = Literal["chosen", "accepted", "refused", "not_worth_it"]
+
+
+@dataclass(frozen=True)
+class Island:
+    """A module the plan keeps in float32, and why."""
+
+    module: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class LossScaleChoice:
+    """The loss scales that lose nothing, as predicted from the recorded gradients.
+
+    Attributes:
+      window_log2: Smallest and largest safe power of two.
+      initial: The scale the plan starts from.
+      largest: Module whose gradient bounds the window from above.
+    """
+
+    window_log2: tuple[int, int]
+    initial: float
+    largest: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One recipe judged for one target; `reasons` are in order of weight."""
+
+    recipe: str
+    status: Status
+    reasons: tuple[Reason, ...]
+    islands: tuple[Island, ...] = ()
+    loss_scale: LossScaleChoice | None = None
+
+
+@dataclass(frozen=True)
+class LossParity:
+    """Final losses of the planned run against float32's own spread over seeds.
+
+    Attributes:
+      within_spread: True when the plan's loss is inside `spread`.
+      planned: Mean loss of the last steps under the plan.
+      float32: The same mean for each float32 seed; the first has the plan's own seed.
+      spread: Lowest and highest loss that counts as float32's own noise.
+    """
+
+    within_spread: bool
+    planned: float
+    float32: tuple[float, ...]
+    spread: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The plan against float32, run step by step in turn on this machine.
+
+    Attributes:
+      device: Name of the machine's device.
+      steps: Timed steps of each.
+      speed_ratio: Planned steps per second over float32's, median of adjacent pairs.
+      speed_spread: First and third quartile of the pairs' ratios.
+      memory_ratio: Planned peak of tensor memory over float32's; below 1 is a saving.
+      planned_bytes: Peak tensor memory under the plan.
+      float32_bytes: Peak tensor memory in float32.
+      step_seconds: Median seconds of a step, planned then float32.
+      losses: Loss of every step: `planned` and `float32`.
+      loss_parity: None when no loss was seen.
+    """
+
+    device: str
+    steps: int
+    speed_ratio: float
+    speed_spread: tuple[float, float]
+    memory_ratio: float | None
+    planned_bytes: int | None
+    float32_bytes: int | None
+    step_seconds: tuple[float, float]
+    losses: Mapping[str, tuple[float, ...]]
+    loss_parity: LossParity | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that needs the reader's eye: found in the script, or in what it computes.
+
+    Attributes:
+      severity: `note` informs, `warning` needs action.
+      where: `path:line`, a module path, or empty.
+    """
+
+    severity: Literal["note", "warning"]
+    where: str
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class RoleRow:
+    """One row of the evidence table: what a role's values do in a format.
+
+    Attributes:
+      role: weight, input, output, grad_output, weight_grad or update.
+      format: Name of the number format.
+      amax: Largest magnitude over all modules.
+      worst_module: Module that has it.
+      underflow_share: Share of nonzero values rounded to zero (no scaling).
+      overflow_share: Share of values past the largest finite value (no scaling).
+      sqnr_db: Signal to quantisation noise of the whole role, decibels.
+    """
+
+    role: str
+    format: str
+    amax: float
+    worst_module: str
+    underflow_share: float
+    overflow_share: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer of `floatwise plan`.
+
+    Attributes:
+      target: Device id from the hardware table.
+      target_name: Its name as people write it.
+      here: True when the target is the device of this machine.
+      recipe: The recommended recipe.
+      reasons: Why, most important first.
+      matrix_share: Share of the step's FLOPs in matrix products and convolutions, 0 to 1.
+      parameters: Trainable parameters.
+      steps: Optimizer steps recorded.
+    """
+
+    target: str
+    target_name: str
+    here: bool
+    recipe: str
+    plan: Plan
+    reasons: tuple[Reason, ...]
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    evidence: tuple[RoleRow, ...]
+    script: str
+    steps: int
+    parameters: int
+    matrix_share: float
+    measured: Measured | None = None
+    islands: tuple[Island, ...] = field(default=())
+    loss_scale: LossScaleChoice | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object that `floatwise plan --json` prints."""
+        from floatwise.planner.decision_json import decision_to_json
+
+        return decision_to_json(self)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the reader should know about the script beside the decision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from floatwise.hardware import Device
+from floatwise.plan import Plan
+from floatwise.planner.decision import Finding
+from floatwise.planner.reasons import Reason
+from floatwise.probe.recording import Recording
+
+__all__ = ["findings"]
+
+#: Kinds of modules and operators that CUDA's autocast computes in float32 (ATen/autocast_mode.h, torch 2.13);
+#: BatchNorm has no entry there and keeps float32 statistics by itself.
+_FLOAT32_KINDS = (
+    "LayerNorm",
+    "RMSNorm",
+    "GroupNorm",
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy_with_logits",
+)
+
+
+def findings(recording: Recording, plan: Plan, device: Device, wanted_steps: int) -> tuple[Finding, ...]:
+    """Returns the findings, warnings first."""
+    rows = [
+        *_about_script(recording, plan),
+        *_about_run(recording, wanted_steps),
+        *_about_shapes(recording, plan, device),
+        *_kept_in_float32(recording, plan),
+    ]
+    return tuple(sorted(rows, key=lambda f: f.severity != "warning"))
+
+
+def _about_script(recording: Recording, plan: Plan) -> Iterator[Finding]:
+    scaling, scaling_zh = ("scales it itself", "自行缩放") if plan.loss_scale else ("needs none", "不需要缩放")
+    for kind, where, detail in recording.found:
+        data = {"detail": detail, "plan": plan.recipe, "scaling": scaling, "scaling_zh": scaling_zh}
+        yield Finding("note", where, Reason(kind, data))
+    for site in recording.sites:
+        if site.kind in ("binary_cross_entropy", "BCELoss") and not plan.is_float32:
+            yield Finding("warning", site.path, Reason("binary_cross_entropy", {"site": site.path}))
+            break
+
+
+def _about_run(recording: Recording, wanted_steps: int) -> Iterator[Finding]:
+    if "update by hand" in recording.optimizers:
+        yield Finding("note", "", Reason("update_by_hand"))
+    if recording.steps < wanted_steps:
+        yield Finding("note", "", Reason("few_steps", {"steps": recording.steps, "wanted": wanted_steps}))
+
+
+def _about_shapes(recording: Recording, plan: Plan, device: Device) -> Iterator[Finding]:
+    path = device.matrix.get(plan.compute_dtype)
+    if path is None or path.alignment <= 1:
+        return
+    products = [s for s in recording.matrix_sites if s.k]
+    unaligned = [s for s in products if any(side % path.alignment for side in (s.n, s.k))]
+    if unaligned:
+        worst = max(unaligned, key=lambda s: s.flops)
+        data = {
+            "count": len(unaligned),
+            "total": len(products),
+            "multiple": path.alignment,
+            "example": f"{worst.path}: {worst.m}×{worst.k}×{worst.n}",
+            "format": plan.compute_dtype,
+        }
+        yield Finding("warning", worst.path, Reason("unaligned", data))
+
+
+def _kept_in_float32(recording: Recording, plan: Plan) -> Iterator[Finding]:
+    if plan.is_float32:
+        return
+    kinds = Counter(s.kind for s in recording.sites if s.kind in _FLOAT32_KINDS)
+    if kinds:
+        modules = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
+        yield Finding("note", "", Reason("kept_in_float32", {"modules": modules}))
+
+

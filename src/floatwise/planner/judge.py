@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One recipe, one target, one recording: a verdict with its reasons."""
+
+from __future__ import annotations
+
+import math
+
+from floatwise.formats import get_format
+from floatwise.hardware import Device
+from floatwise.planner.decision import Island, LossScaleChoice, Verdict
+from floatwise.planner.forward_range import forward_islands, forward_range, island_share
+from floatwise.planner.numbers import magnitude, percent
+from floatwise.planner.reasons import Reason
+from floatwise.planner.window import WindowEstimate, loss_scale_window
+from floatwise.probe.recording import Recording
+
+__all__ = ["judge"]
+
+#: Share of the activation gradients that may vanish at the scale the plan starts from. Ten times the share that
+#: bounds the window: Micikevicius et al. 2018 (section 3.2) trained well with about 5 % of the values lost.
+LARGEST_FLUSHED_SHARE = 1e-2
+#: Bits between the largest safe scale and the one the plan starts from: the first steps seen are not the largest.
+START_MARGIN_BITS = 3
+#: Largest share of the matrix FLOPs that islands may keep in float32 before float16 is not worth its care.
+LARGEST_ISLAND_SHARE = 0.5
+#: Islands made for gradients alone, before the model counts as too wide for float16.
+MOST_GRADIENT_ISLANDS = 4
+
+_FORMAT_OF = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "bf16-master": "bfloat16", "fp16-master": "float16"}
+_INSTEAD = {
+    "bf16-master": "bf16-mixed",
+    "fp16-master": "fp16-mixed",
+    "fp8-tensorwise": "bf16-mixed",
+    "fp8-rowwise": "bf16-mixed",
+}
+
+
+def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
+    """Returns the verdict on one recipe; `accepted` means it may be chosen."""
+    if recipe == "fp32":
+        return Verdict(recipe, "accepted", (Reason("baseline"),))
+    unit = "tfloat32" if recipe == "tf32" else "float8_e4m3fn" if recipe.startswith("fp8") else _FORMAT_OF[recipe]
+    hardware = _hardware(unit, device)
+    if hardware.code != "has_matrix_unit":
+        return Verdict(recipe, "refused", (hardware,))
+    if recipe in _INSTEAD:
+        return Verdict(
+            recipe, "refused", (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}), hardware)
+        )
+    if recipe == "tf32":
+        return Verdict(recipe, "accepted", (hardware, Reason("tf32_only_products")))
+    if recipe == "bf16-mixed":
+        return Verdict(recipe, "accepted", (hardware, _bfloat16_range(recording), *_stalls(recording, "bfloat16")))
+    return _float16(recording, hardware)
+
+
+def _hardware(unit: str, device: Device) -> Reason:
+    if unit in device.unreliable:
+        why = device.unreliable[unit]
+        return Reason("unreliable_format", {"device": device.name, "format": unit, "why": why})
+    if not device.has_matrix(unit):
+        return Reason("no_matrix_unit", {"device": device.name, "format": unit})
+    peak, plain = device.matrix[unit].peak_tflops, device.vector_tflops.get("float32")
+    rate = f" ({peak:g} TFLOP/s, float32 {plain:g})" if peak and plain else ""
+    return Reason("has_matrix_unit", {"device": device.name, "format": unit, "rate": rate})
+
+
+def _bfloat16_range(recording: Recording) -> Reason:
+    flush = get_format("bfloat16").flush_threshold
+    # bfloat16 has float32's exponents: what it flushes is below float32's own normal numbers.
+    gradients = recording.role("grad_output").values()
+    tiny = sum(int(s.counts[0]) - s.zeros for s in gradients)
+    total = sum(s.seen - s.zeros for s in gradients)
+    return Reason("bf16_range", {"underflow": percent(tiny / total if total else 0.0), "flush": flush})
+
+
+def _stalls(recording: Recording, fmt: str) -> tuple[Reason, ...]:
+    moved = sum(s.moved for s in recording.stalls)
+    if not moved:
+        return ()
+    lost = sum(s.lost[fmt] for s in recording.stalls) / moved
+    worst = max(recording.stalls, key=lambda s: s.lost[fmt] / s.moved)
+    data = {
+        "format": fmt,
+        "share": percent(lost),
+        "parameter": worst.parameter,
+        "worst": percent(worst.lost[fmt] / worst.moved),
+    }
+    return (Reason("stalls", data),) if lost > 0 else ()
+
+
+def _float16(recording: Recording, hardware: Reason) -> Verdict:
+    islands = forward_islands(recording)
+    window = loss_scale_window(recording, islands)
+    while window is not None and _flushed_at_start(window) > LARGEST_FLUSHED_SHARE:
+        wider = (*islands, _gradient_island(window))
+        following = loss_scale_window(recording, wider)
+        if (
+            following is None
+            or following.hi <= window.hi
+            or island_share(recording, wider) > LARGEST_ISLAND_SHARE
+            or len(wider) > MOST_GRADIENT_ISLANDS + len(islands)
+        ):
+            narrow = Reason("window_narrow", {"lo": window.lo, "hi": window.hi})
+            return Verdict("fp16-mixed", "refused", (narrow,), islands)
+        islands, window = wider, following
+    if island_share(recording, islands) > LARGEST_ISLAND_SHARE:
+        share = Reason("islands_too_large", {"share": percent(island_share(recording, islands))})
+        return Verdict("fp16-mixed", "refused", (*(i.reason for i in islands), share), islands)
+    return _accepted_float16(recording, hardware, islands, window)
+
+
+def _accepted_float16(
+    recording: Recording, hardware: Reason, islands: tuple[Island, ...], window: WindowEstimate | None
+) -> Verdict:
+    reasons = [hardware]
+    largest = next(iter(forward_range(recording, islands)), None)
+    limit = get_format("float16").max
+    if largest is not None and largest.amax > 0:
+        bits = math.floor(math.log2(limit / largest.amax))
+        data = {"format": "float16", "amax": magnitude(largest.amax), "site": largest.site.path, "bits": bits}
+        reasons.append(Reason("forward_fits", {**data, "limit": magnitude(limit)}))
+    choice = None
+    if window is not None:
+        start = _start(window)
+        choice = LossScaleChoice((window.lo, window.hi), 2.0**start, window.largest)
+        data = {"lo": window.lo, "hi": window.hi, "largest": window.largest, "start": start}
+        reasons.append(Reason("window", data))
+    reasons += [*(i.reason for i in islands), *_stalls(recording, "float16")]
+    return Verdict("fp16-mixed", "accepted", tuple(reasons), islands, choice)
+
+
+def _start(window: WindowEstimate) -> int:
+    # GradScaler's scales do not go past 2^24 in practice either: float32 losses of a few units are exact there.
+    return min(window.hi - START_MARGIN_BITS, 24)
+
+
+def _flushed_at_start(window: WindowEstimate) -> float:
+    return window.flushed_at(_start(window))
+
+
+def _gradient_island(window: WindowEstimate) -> Island:
+    module = window.largest.partition(":")[0]
+    if ":" not in window.largest and window.largest.rpartition(".")[2] in ("weight", "bias"):
+        module = window.largest.rpartition(".")[0]
+    data = {"site": window.largest, "amax": magnitude(window.amax)}
+    return Island(module, Reason("gradient_limits_window", data))
+
+

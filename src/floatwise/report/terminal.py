@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decision on the terminal: the answer, then why, the proof, the exceptions, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.text import Text as Line
+
+from floatwise.language import Text
+from floatwise.planner.decision import Decision, Finding, LossParity
+from floatwise.report import proof, sentences, terminal_tables
+from floatwise.report.commands import next_commands
+from floatwise.report.plain import plain
+
+__all__ = ["WIDEST", "render_decision"]
+
+# Longer lines are hard to read back from (convention: 100 to 120 characters).
+WIDEST = 110
+
+_WHY = Text("Why", "理由")
+_MEASURED = Text("Measured against float32", "与 float32 的实测对比")
+_PROOF = Text("Is the loss the same?", "损失是否一致？")
+_ISLANDS = Text("Kept in float32", "保留 float32 的模块")
+_SCALE = Text("Loss scale", "损失缩放")
+_FINDINGS = Text("Found in the script", "脚本中的发现")
+_VERDICTS = Text("The recipes compared", "各配方对比")
+_EVIDENCE = Text("What the values do in each format, without scaling", "数值在各格式中的表现（未缩放）")
+_NEXT = Text("Next", "下一步")
+_PAGE = Text("the whole report, with charts and every module", "完整报告，含图表与全部模块")
+
+
+def render_decision(
+    decision: Decision,
+    console: Console,
+    plan_path: Path,
+    report_path: Path,
+    recording_path: Path | None = None,
+) -> None:
+    """Prints the decision for a person.
+
+    Args:
+      decision: What the planner decided.
+      console: Where to; its width, colour and encoding are respected.
+      plan_path: Where the plan was written.
+      report_path: Where the HTML page was written.
+      recording_path: Where the recording was written; by default beside the plan, ending in `.recording`.
+    """
+    width = min(console.width, WIDEST)
+    recording = recording_path or plan_path.with_suffix(".recording")
+    console.print(_answer(decision), width=width, highlight=False)
+    for title, body in _sections(decision, report_path):
+        _print_section(console, str(title), body, width)
+    _print_section(console, str(_NEXT), _next(decision, plan_path, recording, report_path), width)
+
+
+def _print_section(console: Console, title: str, body: RenderableType, width: int) -> None:
+    console.print()
+    console.print(Line(title, style="bold"), width=width, highlight=False)
+    console.print(Padding(body, (0, 0, 0, 2)), width=width, highlight=False)
+
+
+def _answer(decision: Decision) -> Panel:
+    style = "bold" if decision.plan.is_float32 else "bold green"
+    lines = Group(
+        Line(sentences.headline(decision), style=style), Line(sentences.subtitle(decision), style="dim")
+    )
+    return Panel(lines, box=box.ROUNDED, border_style="dim")
+
+
+def _sections(decision: Decision, report_path: Path) -> Iterator[tuple[Text, RenderableType]]:
+    why = sentences.why_lines(decision)
+    if why:
+        yield _WHY, terminal_tables.bullets(why)
+    if decision.measured is not None or not decision.plan.is_float32:
+        yield _MEASURED, _comparison(decision)
+    if decision.measured is not None:
+        yield _PROOF, _parity(decision, decision.measured.loss_parity)
+    if decision.islands:
+        yield _ISLANDS, terminal_tables.islands(decision.islands, report_path)
+    if decision.loss_scale is not None:
+        yield _SCALE, Line(sentences.loss_scale_sentence(decision.loss_scale))
+    if decision.findings:
+        yield _FINDINGS, Group(*(_finding(finding) for finding in decision.findings))
+    if decision.verdicts:
+        yield _VERDICTS, terminal_tables.verdicts(decision.verdicts)
+    if decision.evidence:
+        yield _EVIDENCE, terminal_tables.evidence(decision.evidence)
+
+
+def _comparison(decision: Decision) -> RenderableType:
+    if decision.measured is None or not decision.here:
+        return Line(proof.not_run_sentences(decision))
+    table = terminal_tables.savings(decision.measured, proof.planned_name(decision))
+    return Group(table, Line(proof.saving_note(decision.measured), style="dim"))
+
+
+def _parity(decision: Decision, parity: LossParity | None) -> Line:
+    style = "" if parity is None or parity.within_spread else "bold red"
+    return Line(proof.parity_sentences(parity, proof.planned_name(decision)), style=style)
+
+
+def _finding(finding: Finding) -> RenderableType:
+    mark, style = ("!", "bold yellow") if finding.severity == "warning" else ("·", "dim")
+    said = Line(plain(finding.reason))
+    body = Group(Line(plain(finding.where), style="cyan"), said) if finding.where else said
+    return terminal_tables.marked(mark, body, style)
+
+
+def _next(decision: Decision, plan_path: Path, recording: Path, report_path: Path) -> RenderableType:
+    lines: list[RenderableType] = []
+    for command in next_commands(decision, plan_path, recording):
+        lines += [Line(command.line, style="cyan"), Padding(Line(command.purpose, style="dim"), (0, 0, 0, 4))]
+    lines += [Line(plain(report_path), style="cyan"), Padding(Line(str(_PAGE), style="dim"), (0, 0, 0, 4))]
+    return Group(*lines)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backward passes: `loss.backward()` and everything else that ends in `torch.autograd.backward`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from floatwise.tap.core import Tap
+
+__all__ = ["BackwardTap", "leaves_of"]
+
+
+class BackwardTap:
+    """Replaces `torch.autograd.backward`, which `Tensor.backward` and every trainer call."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+
+    def install(self) -> None:
+        """Puts the replacement in place until the tap's patches are undone."""
+
+        def make(original: Any) -> Any:
+            def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+                if self.tap.is_elsewhere() or getattr(self.tap.local, "in_backward", False):
+                    original(tensors, *args, **kwargs)
+                else:
+                    self._backward(original, tensors, args, kwargs)
+
+            return backward
+
+        self.tap.patches.replace(torch.autograd, "backward", make)
+
+    def _backward(self, original: Any, tensors: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        own = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+        self.tap.steps.before_backward(own)
+        roots: Sequence[Tensor] = own
+        for observer in self.tap.observers:
+            roots = observer.backward_starts(roots)
+        self.tap.local.in_backward = True
+        try:
+            original(tuple(roots), *args, **kwargs)
+        except BaseException:
+            for observer in self.tap.observers:
+                observer.backward_failed()
+            raise
+        finally:
+            self.tap.local.in_backward = False
+        for observer in self.tap.observers:
+            observer.backward_ended(own)
+        self.tap.steps.after_backward()
+        self.tap.modules.forget_script_calls()
+
+
+def leaves_of(roots: Sequence[Tensor], most_nodes: int = 200_000) -> Iterator[Tensor]:
+    """Yields the leaf tensors that a backward pass from `roots` gives gradients to, in graph order."""
+    pending: list[Any] = [r.grad_fn for r in roots if r.grad_fn is not None]
+    for root in roots:
+        if root.grad_fn is None and root.requires_grad:
+            yield root
+    seen: set[Any] = set(pending)
+    while pending and len(seen) < most_nodes:
+        node = pending.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)

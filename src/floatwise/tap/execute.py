@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a script as `python script.py arguments` would, in this process."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from floatwise.errors import ScriptError
+from floatwise.tap.launcher import expects_launcher
+from floatwise.tap.frames import last_users_line, trimmed_traceback
+from floatwise.tap.patches import Patches
+
+__all__ = ["explain_failure", "run_script", "seed_everything"]
+
+
+def run_script(path: str, arguments: Sequence[str]) -> None:
+    """Executes the file as `__main__`, with its folder first on the module path and `sys.argv` its own.
+
+    Raises:
+      ScriptError: The file cannot be read or is not Python.
+    """
+    code = _compile(path)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    sys.modules["__main__"] = main
+    sys.argv = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    exec(code, main.__dict__)
+
+
+def _compile(path: str) -> types.CodeType:
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        raise ScriptError(f"cannot read {path}: {error.strerror}; give the path of a Python training script") from error
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno else ""
+        raise ScriptError(f"{path}{line}: not valid Python: {error.msg}") from error
+    except ValueError as error:
+        raise ScriptError(f"{path}: not a Python source file: {error}") from error
+
+
+def seed_everything(seed: int, offset: int, patches: Patches) -> None:
+    """Seeds Python, NumPy and torch, and adds `offset` to the seeds the script sets later."""
+    import numpy
+
+    random.seed(seed + offset)
+    numpy.random.seed(seed + offset)
+    torch.manual_seed(seed + offset)
+    if offset:
+        _shift(patches, torch, "manual_seed", offset)
+        _shift(patches, random, "seed", offset)
+        _shift(patches, numpy.random, "seed", offset)
+
+
+def _shift(patches: Patches, owner: object, name: str, offset: int) -> None:
+    def make(original):  # type: ignore[no-untyped-def]
+        def seed(value=None, *args, **kwargs):  # type: ignore[no-untyped-def]
+            return original(value + offset if isinstance(value, int) else value, *args, **kwargs)
+
+        return seed
+
+    patches.replace(owner, name, make)
+
+
+def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
+    """Returns what a person is told about the script's failure, and the traceback trimmed to their frames."""
+    if isinstance(error, ScriptError):
+        return str(error), ""
+    where = last_users_line(error.__traceback__) or script
+    message = f"{where}: the script failed with {type(error).__name__}: {error}"
+    return message + _what_next(error), trimmed_traceback(error)
+
+
+def _what_next(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"\ninstall the package that provides {error.name!r} in this environment ({sys.prefix})"
+    if expects_launcher(error):
+        return "\nit expects torchrun: torchrun --nproc-per-node 2 -m floatwise run SCRIPT"
+    text = str(error)
+    if "CUDA" in text and not torch.cuda.is_available():
+        return "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
+    return "\nfirst make the script run by itself: python " + (sys.argv[0] if sys.argv else "")

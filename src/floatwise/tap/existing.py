@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script already does about precision: recognised, reported, and handed to the plan.
+
+Two uses need the same thing. A float32 baseline must not run the script's own autocast, and a plan that is
+applied to a script replaces what the script does, so that nothing is cast or scaled twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from floatwise.tap.events import Found
+from floatwise.tap.frames import users_line
+from floatwise.tap.tensors import SIXTEEN_BIT, map_tensors, to_float32
+
+if TYPE_CHECKING:
+    from floatwise.tap.core import Tap
+
+__all__ = ["ExistingPrecision"]
+
+
+class ExistingPrecision:
+    """Replaces the script's own mixed precision while a tap is open.
+
+    - `torch.autocast` regions that are enabled run in the plan's compute dtype, or not at all;
+      regions with `enabled=False` are the script's own islands and stay.
+    - `GradScaler` is disabled: the plan scales, or nothing does.
+    - Weights and inputs stay float32 where the script asks for float16 or bfloat16.
+    - `torch.compile` is skipped when values are inspected.
+
+    Args:
+      tap: The open tap; what is found is reported to its observers, once per line.
+      compute_dtype: The plan's 16-bit compute dtype, or None to run in float32.
+      compiles: False to run the script uncompiled.
+    """
+
+    def __init__(self, tap: Tap, compute_dtype: torch.dtype | None = None, compiles: bool = True) -> None:
+        self.tap = tap
+        self.compute_dtype = compute_dtype
+        self.compiles = compiles
+        self._reported: set[tuple[str, str]] = set()
+
+    def install(self) -> None:
+        """Puts the replacements in place until the tap's patches are undone."""
+        patches = self.tap.patches
+        patches.replace(torch.amp.autocast_mode.autocast, "__init__", self._autocast)
+        patches.replace(torch.amp.GradScaler, "__init__", self._grad_scaler)
+        for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
+            patches.replace(torch.Tensor, name, self._tensor_cast)
+            patches.replace(nn.Module, name, self._module_cast(dtype))
+        patches.replace(torch.Tensor, "to", self._tensor_to)
+        patches.replace(nn.Module, "to", self._module_to)
+        patches.replace(torch, "set_default_dtype", self._default_dtype)
+        patches.replace(torch, "compile", self._compile)
+        patches.replace(torch.optim.Optimizer, "add_param_group", self._param_group)
+
+    def found(self, kind: str, detail: str) -> None:
+        """Reports something at the user's current line, once."""
+        where = users_line()
+        if (kind, where) not in self._reported:
+            self._reported.add((kind, where))
+            self.tap.report(Found(kind, where, detail))
+
+    def _autocast(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(region: Any, *args: Any, **kwargs: Any) -> None:
+            original(region, *args, **kwargs)
+            # A CUDA region on a machine without CUDA disables itself; it was asked for all the same.
+            if torch.compiler.is_compiling() or not (args[2] if len(args) > 2 else kwargs.get("enabled", True)):
+                return
+            self.found("found_autocast", _name(region.fast_dtype))
+            if self.compute_dtype is None:
+                region._enabled = False
+            else:
+                region.fast_dtype = self.compute_dtype
+
+        return init
+
+    def _grad_scaler(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            if type(scaler).__module__.startswith("floatwise."):
+                original(scaler, *args, **kwargs)
+                return
+            self.found("found_grad_scaler", type(scaler).__name__)
+            original(scaler, *args, **{**kwargs, "enabled": False})
+
+        return init
+
+    def _tensor_cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def cast(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if torch.compiler.is_compiling() or not tensor.is_floating_point():
+                return original(tensor, *args, **kwargs)  # type: ignore[no-any-return]
+            return tensor.float()
+
+        return cast
+
+    def _module_cast(self, dtype: torch.dtype) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def cast(module: nn.Module) -> nn.Module:
+                self.found("found_low_precision_weights", _name(dtype))
+                return module.float()
+
+            return cast
+
+        return make
+
+    def _tensor_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and not tensor.dtype.is_complex:
+                args, kwargs = _without_sixteen_bit(args, kwargs)
+            return original(tensor, *args, **kwargs)
+
+        return to
+
+    def _module_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def to(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            wanted = _sixteen_bit_in(args, kwargs)
+            if wanted is not None:
+                self.found("found_low_precision_weights", _name(wanted))
+                args, kwargs = _without_sixteen_bit(args, kwargs)
+            return original(module, *args, **kwargs)
+
+        return to
+
+    def _default_dtype(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_default_dtype(dtype: torch.dtype) -> None:
+            if dtype in SIXTEEN_BIT:
+                self.found("found_default_dtype", _name(dtype))
+                dtype = torch.float32
+            original(dtype)
+
+        return set_default_dtype
+
+    def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_(model: Any = None, **kwargs: Any) -> Any:
+            self.found("found_compile", "torch.compile")
+            if self.compiles:
+                return original(model, **kwargs)
+            return model if model is not None else lambda function: function
+
+        return compile_
+
+    def _param_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
+            original(optimizer, group)
+            self.raise_weights(optimizer.param_groups[-1]["params"])
+
+        return add_param_group
+
+    def raise_weights(self, parameters: list[torch.Tensor]) -> None:
+        """Makes 16-bit parameters float32 in place, so that the optimizer keeps float32 states."""
+        for parameter in parameters:
+            if parameter.dtype in SIXTEEN_BIT:
+                self.found("found_low_precision_weights", _name(parameter.dtype))
+                parameter.data = parameter.data.float()
+
+    def raise_inputs(self, root: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Makes a model that came in 16 bits (a checkpoint, a file) and its 16-bit inputs float32."""
+        self.raise_weights([t for t in (*root.parameters(), *root.buffers()) if t.dtype in SIXTEEN_BIT])
+        return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _sixteen_bit_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    for value in (*args, *kwargs.values()):
+        dtype = value.dtype if isinstance(value, torch.Tensor) else value
+        if isinstance(dtype, torch.dtype) and dtype in SIXTEEN_BIT:
+            return dtype
+    return None
+
+
+def _without_sixteen_bit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def raised(value: Any) -> Any:
+        return torch.float32 if isinstance(value, torch.dtype) and value in SIXTEEN_BIT else value
+
+    return tuple(raised(a) for a in args), {k: raised(v) for k, v in kwargs.items()}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that a script starts with `torch.multiprocessing.spawn`: each opens the tap, the first one reports."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from typing import TYPE_CHECKING, Any
+
+import torch.multiprocessing
+
+from floatwise.tap.job import Job
+from floatwise.tap.stop import stop_process
+
+if TYPE_CHECKING:
+    from floatwise.tap.child import ScriptChild
+    from floatwise.tap.core import Tap
+
+__all__ = ["Spawned", "follow_spawned_processes"]
+
+
+def follow_spawned_processes(tap: Tap, child: ScriptChild) -> None:
+    """Makes `torch.multiprocessing.spawn` and `start_processes` open the tap in what they start."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def spawn(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            reported = torch.multiprocessing.get_context("spawn").Event()
+            context = original(_Tapped(fn, child, reported), *args, **kwargs)
+            if context is None and reported.is_set():  # joined: the training is over
+                stop_process()
+            return context
+
+        return spawn
+
+    tap.patches.replace(torch.multiprocessing, "spawn", make)
+    tap.patches.replace(torch.multiprocessing, "start_processes", make)
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """What a process started by the script knows of itself.
+
+    Attributes:
+      rank: Its number among those started together.
+      reported: Set when the first of them has reported a training run.
+    """
+
+    rank: int
+    reported: Event
+
+
+class _Tapped:
+    """A picklable stand-in for the script's function: opens the tap, then calls it."""
+
+    def __init__(self, function: Callable[..., Any], child: ScriptChild, reported: Event) -> None:
+        self.function, self.reported = function, reported
+        self.module, self.job = child.module, child.job.dumps()
+
+    def __call__(self, rank: int, *args: Any) -> None:
+        room = importlib.import_module(self.module)
+        child: ScriptChild = room.CHILD(Job.loads(self.job), Spawned(rank, self.reported))
+        child.open_tap()
+        self.function(rank, *args)
+        if child.clock.iterations:
+            child.done()

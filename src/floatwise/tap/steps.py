@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter updates: by any `torch.optim` optimizer, or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from floatwise.tap.backward import leaves_of
+
+if TYPE_CHECKING:
+    from floatwise.tap.core import Tap
+
+__all__ = ["StepTap"]
+
+#: Values of how many parameters, and how many of each, are compared to notice an update by hand.
+_COMPARED_PARAMETERS, _COMPARED_VALUES = 8, 64
+
+
+class StepTap:
+    """Hears optimizer steps through PyTorch's global hooks.
+
+    A script that updates its parameters without a torch optimizer steps where its parameters have changed
+    between one backward pass and the next forward or backward pass.
+    """
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+        self._optimizer_seen = False
+        self._leaves: list[Tensor] = []
+        self._values: list[Tensor] | None = None
+
+    def install(self) -> None:
+        """Registers the hooks until the tap's patches are undone."""
+        pre = register_optimizer_step_pre_hook(self._before_step)
+        post = register_optimizer_step_post_hook(self._after_step)
+        self.tap.patches.on_undo(pre.remove)
+        self.tap.patches.on_undo(post.remove)
+
+    @property
+    def by_hand(self) -> bool:
+        """True when parameters were seen to change and no optimizer has ever stepped."""
+        return not self._optimizer_seen and self._values is not None
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Notices an update since the last backward pass, and finds the parameters of this one."""
+        self.notice_update_by_hand()
+        if not self._optimizer_seen and not self._leaves:
+            self._leaves = list(leaves_of(roots))[:_COMPARED_PARAMETERS]
+
+    def after_backward(self) -> None:
+        """Keeps a few values, to compare when training goes on."""
+        if not self._optimizer_seen:
+            self._values = [_few_values(leaf) for leaf in self._leaves]
+
+    def notice_update_by_hand(self) -> None:
+        """Reports a step when the kept values have changed."""
+        if self._optimizer_seen or self._values is None or getattr(self.tap.local, "in_backward", False):
+            return
+        now = [_few_values(leaf) for leaf in self._leaves]
+        if any(not torch.equal(a, b) for a, b in zip(self._values, now, strict=True)):
+            self._values = None
+            for observer in self.tap.observers:
+                observer.step_starts(None)
+            for observer in self.tap.observers:
+                observer.step_ended(None)
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self.tap.is_elsewhere():
+            return None
+        self._optimizer_seen = True
+        for observer in self.tap.observers:
+            observer.step_starts(optimizer)
+        return self._with_wrapped_closure(args, kwargs)
+
+    def _with_wrapped_closure(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+        wrapped: Callable[[], Any] = closure
+        for observer in self.tap.observers:
+            wrapped = observer.closure_wrapped(wrapped)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": wrapped}
+        return (args[0], wrapped, *args[2:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.tap.is_elsewhere():
+            return
+        for observer in self.tap.observers:
+            observer.step_ended(optimizer)
+
+
+def _few_values(leaf: Tensor) -> Tensor:
+    flat = leaf.detach()
+    flat = flat.to_local() if hasattr(flat, "to_local") else flat
+    flat = flat.reshape(-1)
+    return flat[:: max(1, flat.numel() // _COMPARED_VALUES)].clone()

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stopping a script from inside: no line of it runs after its last wanted step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from typing import NoReturn
+
+__all__ = ["stop_process"]
+
+
+def stop_process() -> NoReturn:
+    """Ends this process and its workers at once.
+
+    An exception would run the script's `finally` and `except:` blocks, which may overwrite a checkpoint with
+    weights that were trained for twenty steps.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors inside whatever a module takes or returns: tuples, dicts, dataclasses, model outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["SIXTEEN_BIT", "floating_tensors", "map_tensors", "to_float32"]
+
+SIXTEEN_BIT = frozenset({torch.float16, torch.bfloat16})
+
+
+def floating_tensors(value: Any) -> Iterator[Tensor]:
+    """Yields every floating point tensor in `value`, depth first."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from floating_tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from floating_tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from floating_tensors(getattr(value, field.name, None))
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Returns `value` with `change` applied to every tensor in it; what holds none is returned as it is."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _map_dataclass(value, change)
+    if isinstance(value, Mapping):
+        return _map_mapping(value, change)
+    if isinstance(value, (tuple, list)):
+        items = [map_tensors(item, change) for item in value]
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def to_float32(tensor: Tensor) -> Tensor:
+    """Returns 16-bit floating tensors as float32, others as they are."""
+    return tensor.float() if tensor.dtype in SIXTEEN_BIT else tensor
+
+
+def _map_mapping(value: Mapping[Any, Any], change: Callable[[Tensor], Tensor]) -> Any:
+    items = {key: map_tensors(item, change) for key, item in value.items()}
+    if all(items[key] is value[key] for key in items):
+        return value
+    return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+
+
+def _map_dataclass(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    changed = {}
+    for field in dataclasses.fields(value):
+        if not field.init:
+            continue
+        old = getattr(value, field.name, None)
+        new = map_tensors(old, change)
+        if new is not old:
+            changed[field.name] = new
+    return dataclasses.replace(value, **changed) if changed else value

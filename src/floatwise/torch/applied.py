@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan applied to a script that knows nothing of it: an observer on the tap that opens and closes autocast.
+
+The region opens when an outermost module is called and closes after it, or, in training, when the backward pass
+begins: the loss belongs inside. Outputs of outermost modules are handed back in float32, so that metrics, NumPy and
+losses on probabilities in the script see what they saw before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from floatwise.plan import Plan
+from floatwise.tap.backward import leaves_of
+from floatwise.tap.core import Tap
+from floatwise.tap.events import Observer
+from floatwise.tap.existing import ExistingPrecision
+from floatwise.tap.tensors import map_tensors, to_float32
+from floatwise.torch.islands import apply_islands
+from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
+from floatwise.torch.region import autocast_region
+from floatwise.torch.scaled_backward import ScaledBackward
+
+__all__ = ["AppliedPlan"]
+
+
+class AppliedPlan(Observer):
+    """Trains a tapped script under a plan.
+
+    A script that computes without modules trains its first step in float32: from then on the region is open
+    whenever no backward pass or update runs.
+
+    Args:
+      plan: The plan.
+
+    Raises:
+      PlanError: This runtime cannot apply it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = check_plan(plan)
+        self.scaling = ScaledBackward(plan.loss_scale) if plan.loss_scale is not None else None
+        self.unmatched = [entry.module for entry in plan.modules]
+        self._roots: set[int] = set()
+        self._seen_modules = False
+        self._local = threading.local()
+        self._existing: ExistingPrecision | None = None
+        self._tap: Tap | None = None
+
+    @property
+    def compute_dtype(self) -> torch.dtype | None:
+        """The 16-bit dtype of products, or None in float32."""
+        dtype = TORCH_DTYPES[self.plan.compute_dtype]
+        return None if dtype is torch.float32 else dtype
+
+    def install(self, tap: Tap, existing: ExistingPrecision) -> None:
+        """Takes the place of the script's own precision, and keeps autocast out of `torch.autograd.grad`."""
+        self._tap, self._existing = tap, existing
+        tap.patches.replace(torch.autograd, "grad", self._outside_region)
+        tap.patches.on_undo(self._close)
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._seen_modules = True
+        if self._existing is not None:
+            args, kwargs = self._existing.raise_inputs(root, args, kwargs)
+        if id(root) not in self._roots:
+            self._roots.add(id(root))
+            self._prepare(root)
+        self._open(_device_type(root))
+        return args, kwargs
+
+    def root_left(self, root: nn.Module, output: Any) -> Any:
+        if not torch.is_grad_enabled():
+            self._close()
+        return map_tensors(output, to_float32)
+
+    def root_failed(self, root: nn.Module) -> None:
+        self._close()
+
+    # -- backward and update ------------------------------------------------------------------------------------
+
+    def backward_starts(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._close()
+        return roots if self.scaling is None else self.scaling.scale(roots)
+
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        torch.clear_autocast_cache()
+        if self.scaling is not None:
+            self.scaling.after_backward()
+        if not self._seen_modules:
+            leaf = next(iter(leaves_of(roots)), None)
+            self._open(leaf.device.type if leaf is not None else "cpu")
+
+    def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self._close()
+        if self.scaling is not None:
+            self.scaling.before_step(optimizer)
+
+    def closure_wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        return closure if self.scaling is None else self.scaling.wrap_closure(closure)
+
+    def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
+        torch.clear_autocast_cache()
+        if self.scaling is not None:
+            self.scaling.after_step(optimizer)
+        if not self._seen_modules and optimizer is not None:
+            self._open(_device_of(optimizer))
+
+    # -- details ------------------------------------------------------------------------------------------------
+
+    def _open(self, device_type: str) -> None:
+        if self.compute_dtype is None and self.plan.float32_matmul == "ieee":
+            return
+        if getattr(self._local, "region", None) is None:
+            self._local.region = ExitStack()
+            self._local.region.enter_context(autocast_region(self.plan, device_type))
+
+    def _close(self) -> None:
+        region: ExitStack | None = getattr(self._local, "region", None)
+        if region is not None:
+            self._local.region = None
+            region.close()
+
+    def _outside_region(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            region: ExitStack | None = getattr(self._local, "region", None)
+            if region is None or torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            device_type = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+            self._close()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._open(device_type)
+
+        return grad
+
+    def _prepare(self, root: nn.Module) -> None:
+        if self.scaling is not None:
+            self.scaling.watch(root.parameters())
+        if self.plan.modules and self._tap is not None:
+            islands = apply_islands(root, self.plan, name_of=self._tap.paths.of)
+            # A script's models come one by one: a glob is unmatched when no model has a module for it.
+            self.unmatched = [glob for glob in self.unmatched if glob in islands.unmatched]
+
+
+def _device_type(root: nn.Module) -> str:
+    parameter = next(root.parameters(), None)
+    if parameter is not None:
+        return parameter.device.type
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _device_of(optimizer: torch.optim.Optimizer) -> str:
+    return next((p.device.type for g in optimizer.param_groups for p in g["params"]), "cpu")

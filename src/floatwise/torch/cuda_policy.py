@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA autocast's operator policy for CPU tensors, as kernels on the dispatch key `AutocastCPU`.
+
+The kernels stand where torch's own would, above autograd: an operator called inside `torch.autocast("cpu")`,
+from Python or from within a C++ composite, casts its inputs by CUDA's rule and then runs with autocast
+excluded, as the C++ wrappers in `ATen/autocast_mode.h` do. An operator for which CPU autocast already has a
+rule keeps it.
+
+Registrations are process-wide, so they are counted: the first holder installs them, the last removes them.
+What recomputes a forward later (activation checkpointing) needs them until its backward has ended, so whoever
+trains holds them over the whole step; `prepare` does so until `close()`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from floatwise.torch.cuda_lists import FLOAT32, FLOAT32_APPEND_DTYPE, FLOAT32_SET_DTYPE, LOWER, WIDEST
+
+__all__ = ["CudaPolicy", "missing_on_cpu"]
+
+Kernel = Callable[..., Any]
+
+_KEY = "AutocastCPU"
+# A device type of PyTorch's that it has no backend for any more; see `_mark`.
+_MARK = "ipu"
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_LOW = frozenset({torch.float16, torch.bfloat16})
+_FLOATS = _LOW | {torch.float32}
+
+
+def missing_on_cpu(names: tuple[str, ...]) -> list[str]:
+    """Returns those of `names` that this torch knows and that CPU autocast has no rule for."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [n for n in names if torch._C._dispatch_has_kernel(f"aten::{n}") and not has(f"aten::{n}", _KEY)]
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _raise_to_float32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _LOW and value.is_cpu:
+        return value.to(torch.float32)
+    return value
+
+
+def _float32(op: Any) -> Kernel:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return op(*map(_raise_to_float32, args), **kwargs)
+
+    return kernel
+
+
+def _float32_set_dtype(op: Any) -> Kernel:
+    # Where the dtype sits among the positional arguments, or past their end when it is keyword-only.
+    names = [a.name for a in op._schema.arguments if not a.kwarg_only]
+    position = names.index("dtype") if "dtype" in names else len(names)
+
+    def kernel(first: Any, *args: Any, **kwargs: Any) -> Any:
+        if first.dtype in _LOW and first.is_cpu and len(args) < position and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return op(first, *args, **kwargs)
+
+    return kernel
+
+
+def _float32_append_dtype(op: Any, typed: Any) -> Kernel:
+    # Arguments equal to their default do not arrive, yet the typed overload has no defaults.
+    defaults = [a.default_value for a in op._schema.arguments][1:]
+
+    def kernel(first: Any, *args: Any) -> Any:
+        dtype = torch.float32 if first.dtype in _FLOATS and first.is_cpu else first.dtype
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return typed(first, *args, *defaults[len(args) :], dtype=dtype)
+
+    return kernel
+
+
+def _cast_all(op: Any, choose: Callable[[set[torch.dtype]], torch.dtype]) -> Kernel:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        eligible = [isinstance(a, torch.Tensor) and a.dtype in _FLOATS and a.is_cpu for a in args]
+        dtype = choose({a.dtype for a, ok in zip(args, eligible, strict=True) if ok})
+        cast = [a.to(dtype) if ok else a for a, ok in zip(args, eligible, strict=True)]
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return op(*cast, **kwargs)
+
+    return kernel
+
+
+def _widest(dtypes: set[torch.dtype]) -> torch.dtype:
+    region = torch.get_autocast_dtype("cpu")
+    return region if dtypes <= {region} else torch.float32
+
+
+def _lower(dtypes: set[torch.dtype]) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu")
+
+
+def _kernels() -> dict[str, Kernel]:
+    """Returns one kernel for each operator that CPU autocast has no rule for and CUDA autocast has."""
+    kernels = {name: _float32(_overload(name)) for name in missing_on_cpu(FLOAT32)}
+    kernels |= {name: _float32_set_dtype(_overload(name)) for name in missing_on_cpu(FLOAT32_SET_DTYPE)}
+    for name in missing_on_cpu(tuple(FLOAT32_APPEND_DTYPE)):
+        kernels[name] = _float32_append_dtype(_overload(name), _overload(FLOAT32_APPEND_DTYPE[name]))
+    kernels |= {name: _cast_all(_overload(name), _widest) for name in missing_on_cpu(WIDEST)}
+    return kernels | {n: _cast_all(_overload(n), _lower) for n in missing_on_cpu(LOWER) if _is_leaf(n)}
+
+
+def _is_leaf(name: str) -> bool:
+    """True when the CPU runs the operator itself; the others decompose into operators that have rules."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has(f"aten::{name}", key) for key in ("CPU", "CompositeExplicitAutograd"))
+
+
+class _Registrations:
+    """The kernels in the dispatcher, and how many hold them there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._library: torch.library.Library | None = None
+
+    def hold(self) -> None:
+        with self._lock:
+            if self._library is None:
+                self._library = _registered(_kernels())
+            self._holders += 1
+        _mark(True)
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0 and self._library is not None:
+                self._library._destroy()  # type: ignore[no-untyped-call]
+                self._library = None
+            _mark(self._library is not None)
+
+
+def _registered(kernels: dict[str, Kernel]) -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, _KEY)  # type: ignore[no-untyped-call]
+    except BaseException:
+        library._destroy()  # type: ignore[no-untyped-call]
+        raise
+    return library
+
+
+def _mark(present: bool) -> None:
+    """Tells torch.compile that the operators of this thread's autocast follow other rules.
+
+    Its guards and its caches on disk know the autocast state of each device type and nothing of our kernels:
+    a graph compiled with them would also serve a run without. Autocast for a device type that no tensor here
+    can have changes nothing else, and is part of both keys.
+    """
+    if torch.amp.is_autocast_available(_MARK):
+        torch.set_autocast_enabled(_MARK, present)
+
+
+_registrations = _Registrations()
+
+
+class CudaPolicy:
+    """Keeps CUDA's operator policy in place for CPU autocast until `close()`; also a context manager.
+
+    Attributes:
+      active: True while this holder keeps the policy in place.
+
+    Raises:
+      RuntimeError: Another library has registered kernels of its own for these operators.
+    """
+
+    def __init__(self) -> None:
+        _registrations.hold()
+        self.active = True
+
+    def close(self) -> None:
+        """Gives up this hold; the last one to do so removes the kernels. Closing twice is harmless."""
+        if self.active:
+            self.active = False
+            _registrations.release()
+
+    def __enter__(self) -> CudaPolicy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that a plan keeps in float32 inside a lower-precision region, by forward hooks."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from floatwise.errors import nearest_names
+from floatwise.plan import Plan, Policy, match_module
+from floatwise.tap.tensors import map_tensors, to_float32
+from floatwise.torch.paths import module_paths
+from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
+
+__all__ = ["Islands", "apply_islands", "forget_calls"]
+
+_thread = threading.local()
+
+
+class Islands:
+    """The hooks of a plan's modules on a model.
+
+    Attributes:
+      policies: The policy of each module that has one of its own, by path.
+      unmatched: Globs of the plan that no module of the model has a path for.
+    """
+
+    def __init__(
+        self, policies: Mapping[str, Policy], unmatched: tuple[str, ...], handles: list[RemovableHandle]
+    ) -> None:
+        self.policies = dict(policies)
+        self.unmatched = unmatched
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Takes the hooks off the model; doing so twice is harmless."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def apply_islands(
+    model: nn.Module,
+    plan: Plan,
+    device_type: str | None = None,
+    name_of: Callable[[nn.Module], str] | None = None,
+) -> Islands:
+    """Makes the modules that `plan` names compute as their own policies say, within an `autocast_region`.
+
+    A module whose policy computes in float32 runs with autocast off, with its 16-bit inputs cast to float32,
+    and everything called below it does too, except where a module further down has a policy that computes
+    lower. Its outputs have the policy's `output_dtype`. Containers that are never called, such as
+    `nn.ModuleList`, pass their policy on to their members. A module with several paths is in float32 when any
+    of them says so.
+
+    Inputs inside lists, dicts and dataclasses are cast as well; a container that holds a 16-bit tensor is
+    replaced by a copy, so a module that writes into such an argument writes into the copy.
+
+    Args:
+      model: The model, wrapped (DDP, FSDP1, torch.compile) or not.
+      plan: The plan; its globs speak of paths without what wrappers add.
+      device_type: The type of the device it runs on; by default that of its first parameter.
+      name_of: Gives the path of a module where `model` is one part of what the plan speaks of. Globs that
+        match nothing are then no cause for a warning: they may belong to another part.
+
+    Warns:
+      UserWarning: A glob matches no module; the message names the nearest paths.
+
+    Raises:
+      PlanError: This runtime cannot apply the plan.
+    """
+    check_plan(plan)
+    paths = (
+        module_paths(model) if name_of is None else {name_of(module): module for module in model.modules()}
+    )
+    policies = _own_policies(plan, paths)
+    unmatched = tuple(
+        m.module for m in plan.modules if not any(match_module(m.module, path) for path in paths)
+    )
+    for glob in unmatched if name_of is None else ():
+        near = nearest_names(glob, paths) or sorted(path for path in paths if path)[:3]
+        hint = f"; nearest: {', '.join(near)}" if near else ""
+        warnings.warn(f"the plan's module {glob!r} matches no module of this model{hint}", stacklevel=2)
+    if device_type is None:
+        device_type = next((p.device.type for p in model.parameters()), "cpu")
+    handles = [h for module, p in _by_module(paths, policies) for h in _hook(module, p, device_type)]
+    return Islands(policies, unmatched, handles)
+
+
+def forget_calls() -> None:
+    """Forgets this thread's calls that will not return.
+
+    PyTorch runs forward hooks after an `Exception` and not after a `KeyboardInterrupt`.
+    """
+    _stack().clear()
+
+
+def _own_policies(plan: Plan, paths: Mapping[str, nn.Module]) -> dict[str, Policy]:
+    """Returns the policy of every module that the plan names, or that stands in a container it names."""
+    own: dict[str, Policy] = {}
+    for path in paths:  # parents come before what is below them
+        entry = next((m for m in reversed(plan.modules) if match_module(m.module, path)), None)
+        parent = path.rpartition(".")[0]
+        if entry is not None:
+            own[path] = entry.policy
+        elif path and parent in own and _is_never_called(paths[parent]):
+            own[path] = own[parent]
+    return own
+
+
+def _is_never_called(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
+
+
+def _by_module(
+    paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]
+) -> Iterator[tuple[nn.Module, Policy]]:
+    chosen: dict[int, tuple[nn.Module, Policy]] = {}
+    for path, policy in policies.items():
+        module = paths[path]
+        if id(module) not in chosen or policy.compute_dtype == "float32":
+            chosen[id(module)] = (module, policy)
+    yield from chosen.values()
+
+
+def _hook(module: nn.Module, policy: Policy, device_type: str) -> tuple[RemovableHandle, RemovableHandle]:
+    # First of the pre-hooks, so that none that raises can come between: `_Leave` runs whatever happens.
+    enter = module.register_forward_pre_hook(
+        _Enter(device_type, TORCH_DTYPES[policy.compute_dtype]), with_kwargs=True, prepend=True
+    )
+    leave = module.register_forward_hook(
+        _Leave(device_type, TORCH_DTYPES[policy.output_dtype]), always_call=True
+    )
+    return enter, leave
+
+
+class _Call(NamedTuple):
+    """A call under way: autocast's state before it, and whether it is part of a lower-precision region."""
+
+    module: nn.Module
+    enabled: bool
+    dtype: torch.dtype
+    low: bool
+
+
+# Classes and not closures, so that a model with islands can still be copied and pickled. The autocast flags
+# are set directly: torch.compile traces that into the graph, whereas a context entered in one hook and left
+# in another breaks it.
+class _Enter:
+    """Forward pre-hook: remembers the autocast state and sets the module's own."""
+
+    def __init__(self, device_type: str, dtype: torch.dtype) -> None:
+        self.device_type = device_type
+        self.dtype = dtype
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        stack = _stack()
+        enabled = torch.is_autocast_enabled(self.device_type)
+        low = enabled or (len(stack) > 0 and stack[0].enabled) or _is_recomputed()
+        stack.append(_Call(module, enabled, torch.get_autocast_dtype(self.device_type), low))
+        if self.dtype is torch.float32:
+            torch.set_autocast_enabled(self.device_type, False)
+            return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
+        if low:
+            torch.set_autocast_enabled(self.device_type, True)
+            torch.set_autocast_dtype(self.device_type, self.dtype)
+        return args, kwargs
+
+
+class _Leave:
+    """Forward hook: restores what `_Enter` found; also after an exception, when there is no output."""
+
+    def __init__(self, device_type: str, dtype: torch.dtype) -> None:
+        self.device_type = device_type
+        self.dtype = dtype
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        stack = _stack()
+        if not stack or stack[-1].module is not module:
+            return output
+        call = stack.pop()
+        torch.set_autocast_enabled(self.device_type, call.enabled)
+        torch.set_autocast_dtype(self.device_type, call.dtype)
+        return map_tensors(output, self._cast) if call.low else output
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.dtype in TORCH_DTYPES.values() else tensor
+
+
+def _stack() -> list[_Call]:
+    stack: list[_Call] = _thread.__dict__.setdefault("stack", [])
+    return stack
+
+
+def _is_recomputed() -> bool:
+    """True when a backward is running here: checkpointing repeats a forward that was in the region."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

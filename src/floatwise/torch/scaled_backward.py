@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loss scaling for a script that does not scale: gradients reach `.grad` unscaled, bad steps change nothing.
+
+The script clips, logs and accumulates its gradients between backward pass and update, so they must be unscaled by
+then: a hook on each parameter unscales a gradient before it is accumulated. A step after a non-finite gradient finds
+no gradients: every torch optimizer passes over parameters without one, weight decay and step count included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floatwise.plan import LossScale
+from floatwise.tap.backward import leaves_of
+from floatwise.torch.loss_scaler import LossScaler
+
+__all__ = ["ScaledBackward"]
+
+#: Times a closure is evaluated again at a smaller scale before its non-finite gradients are let through: from 2^24
+#: down to 1 and some.
+_CLOSURE_ATTEMPTS = 26
+#: Backward passes whose graphs are searched for parameters that belong to no module.
+_SEARCHED_BACKWARDS = 3
+
+
+class ScaledBackward:
+    """Scales the tensors a backward pass starts from, and decides which steps happen.
+
+    Args:
+      settings: The plan's loss scale.
+    """
+
+    def __init__(self, settings: LossScale) -> None:
+        self._settings = settings
+        self._scaler: LossScaler | None = None
+        self._found_inf: Tensor | None = None
+        self._inverse: Tensor | None = None
+        self._hooked: dict[int, Tensor] = {}
+        self._backwards = 0
+        self._stepped = False
+        self._optimizer_seen = False
+        self._hidden: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The scaler, once there has been a backward pass."""
+        return self._scaler
+
+    def watch(self, parameters: Iterable[Tensor]) -> None:
+        """Unscales the gradients of these parameters from now on."""
+        for parameter in parameters:
+            if parameter.requires_grad and id(parameter) not in self._hooked:
+                self._hooked[id(parameter)] = parameter
+                parameter.register_hook(self._unscaled)
+
+    def scale(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Returns the roots times the scale."""
+        scaler = self._prepared(roots[0].device)
+        if self._backwards < _SEARCHED_BACKWARDS:
+            self._backwards += 1
+            self.watch(leaves_of(roots))
+        return [scaler.scale(root) for root in roots]
+
+    def after_backward(self) -> None:
+        """Clears bad gradients where no optimizer could pass over them: the script updates by hand."""
+        if not self._optimizer_seen and self._is_bad():
+            for parameter in self._hooked.values():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            self._stepped = True
+
+    def before_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Hides the gradients from an optimizer that must not step."""
+        if optimizer is None:
+            return
+        self._optimizer_seen = True
+        if self._is_bad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._hidden.append((parameter, parameter.grad))
+                        parameter.grad = None
+
+    def after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Gives back what was hidden; the scale moves when the next backward pass begins."""
+        for parameter, grad in self._hidden:
+            parameter.grad = grad
+        self._hidden = []
+        self._stepped = True
+
+    def wrap_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns a closure that evaluates again at a smaller scale while gradients are not finite."""
+
+        def evaluate() -> Any:
+            loss = closure()
+            for _ in range(_CLOSURE_ATTEMPTS):
+                if not self._is_bad():
+                    break
+                self._stepped = True  # the next backward pass begins at the smaller scale
+                loss = closure()
+            return loss
+
+        return evaluate
+
+    def _prepared(self, device: torch.device) -> LossScaler:
+        if self._scaler is None:
+            self._scaler = LossScaler.from_plan(self._settings, device=device.type)
+            self._scaler.scale(torch.zeros((), device=device))  # makes the scale's tensor
+            self._found_inf = torch.zeros((), device=device)
+        elif self._stepped and self._found_inf is not None:
+            self._scaler.update_from(self._found_inf)
+            self._found_inf.zero_()
+        self._stepped = False
+        self._inverse = torch.full((), 1.0 / self._scaler.get_scale(), device=device)
+        return self._scaler
+
+    def _unscaled(self, grad: Tensor) -> Tensor:
+        if self._inverse is None or self._found_inf is None:
+            return grad
+        if grad.requires_grad:  # backward(create_graph=True)
+            self._found_inf.add_((~grad.detach().isfinite().all()).float())
+            return grad * self._inverse
+        unscaled = grad.coalesce() if grad.is_sparse else grad.clone()
+        values = unscaled._values() if grad.is_sparse else unscaled
+        torch._amp_foreach_non_finite_check_and_unscale_([values], self._found_inf, self._inverse)
+        return unscaled
+
+    def _is_bad(self) -> bool:
+        return self._found_inf is not None and bool(self._found_inf.item())

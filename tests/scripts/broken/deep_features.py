@@ -1,0 +1,6 @@
+import torch
+from deep_scaling import rescale
+
+
+def build_features(x, step):
+    return torch.cat([x, rescale(x, step)], dim=1)
