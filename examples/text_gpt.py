@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A character-level GPT (10.7 M parameters) on the English of Python's own help topics.
-
-    python text_gpt.py --steps 300
-"""
+"""A character-level GPT (10.8 M parameters) on the English of Python's own help topics."""
 
 import argparse
 import math
@@ -108,7 +105,7 @@ def make_optimizer(model, lr):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=12)
     parser.add_argument("--context", type=int, default=128)
@@ -132,7 +129,8 @@ def main():
     warmup = max(1, min(100, args.steps // 10))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     generator = torch.Generator().manual_seed(args.seed)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {len(vocabulary)} characters")
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{parameters / 1e6:.1f} M parameters, {len(vocabulary)} characters")
 
     started = time.perf_counter()
     for step in range(1, args.steps + 1):

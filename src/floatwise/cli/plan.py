@@ -13,7 +13,7 @@ from rich.console import Console
 
 from floatwise.cli.packages import need_torch
 from floatwise.cli.progress import StepProgress
-from floatwise.errors import BadInputError
+from floatwise.errors import BadInputError, ScriptError
 from floatwise.hardware import Device, detect, get_device
 from floatwise.plan import save_plan
 from floatwise.planner import decide, measure, record, with_measurement
@@ -63,6 +63,8 @@ def _check(script: str | None, recording: Path | None, output: Path) -> None:
             "got neither a script nor a recording; allowed: floatwise plan train.py, "
             "or floatwise plan --recording precision.recording --target nvidia-t4"
         )
+    if script is not None and not Path(script).is_file():
+        raise ScriptError(f"{script}: no such file; give the path of a Python training script")
     if not output.resolve().parent.is_dir():
         raise BadInputError(f"{output}: its folder does not exist; make it first, or choose another -o")
     if output.suffix != ".toml":
@@ -90,7 +92,7 @@ def _device_of(values: Recording) -> Device:
 def _hand_over(decision: Decision, output: Path, recording_path: Path, as_json: bool) -> None:
     report_path = output.with_suffix(".html")
     save_plan(decision.plan, output)
-    write_report(decision, report_path, output)
+    write_report(decision, report_path, output, recording_path)
     if as_json:
         json.dump(decision.to_json(), sys.stdout, ensure_ascii=False, indent=2, allow_nan=False)
         print()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import PurePath
 
 from floatwise.hardware import Device
-from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, recipe
+from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, escape_module, recipe
 from floatwise.planner.decision import Decision, Measured, Verdict
 from floatwise.planner.evidence import evidence_rows
 from floatwise.planner.findings import findings
@@ -47,7 +48,7 @@ def decide(recording: Recording, device: Device, here: bool, wanted_steps: int) 
                 status = "refused" if obstacle.code == "baseline_not_finite" else "not_worth_it"
                 verdicts[name] = replace(verdicts[name], status=status, reasons=(obstacle,))  # type: ignore[arg-type]
     chosen = next(verdicts[name] for name in _PREFERENCE if verdicts[name].status == "accepted")
-    reasons = _why(chosen, recording, device, here, obstacle)
+    reasons = _why(chosen, verdicts, recording, device, here, obstacle)
     return _decision(recording, device, here, chosen, verdicts, reasons, wanted_steps)
 
 
@@ -110,7 +111,12 @@ def _had_no_loss(recording: Recording) -> bool:
 
 
 def _why(
-    chosen: Verdict, recording: Recording, device: Device, here: bool, obstacle: Reason | None
+    chosen: Verdict,
+    verdicts: dict[str, Verdict],
+    recording: Recording,
+    device: Device,
+    here: bool,
+    obstacle: Reason | None,
 ) -> tuple[Reason, ...]:
     reasons = list(chosen.reasons)
     if chosen.recipe == "fp32":
@@ -118,6 +124,10 @@ def _why(
         reasons = [obstacle] if obstacle is not None else []
         if not sixteen:
             reasons.insert(0, Reason("no_16_bit_unit", {"device": device.name}))
+            if "float16" in device.unreliable:
+                reasons += verdicts["fp16-mixed"].reasons
+        elif obstacle is None:
+            reasons += [reason for name in ("bf16-mixed", "fp16-mixed") for reason in verdicts[name].reasons]
     elif recording.matrix_share:
         reasons.append(Reason("matrix_share", {"share": percent(recording.matrix_share)}))
     if not here:
@@ -135,7 +145,12 @@ def _decision(
     wanted_steps: int,
 ) -> Decision:
     plan = _plan(chosen, recording, device, reasons)
-    final = {**verdicts, chosen.recipe: replace(chosen, status="chosen")}
+    better = Reason("better_accepted", {"better": chosen.recipe})
+    final = {
+        name: replace(v, reasons=(better, *v.reasons)) if v.status == "accepted" and name != "fp32" else v
+        for name, v in verdicts.items()
+    }
+    final[chosen.recipe] = replace(chosen, status="chosen")
     accepted = [v.recipe for v in final.values() if v.status in ("chosen", "accepted")]
     ordered = sorted(final.values(), key=lambda v: (v.status != "chosen", v.recipe not in accepted))
     return Decision(
@@ -149,6 +164,7 @@ def _decision(
         findings=findings(recording, plan, device, wanted_steps),
         evidence=evidence_rows(recording),
         script=recording.script,
+        arguments=recording.arguments,
         steps=recording.steps,
         parameters=recording.parameters,
         matrix_share=recording.matrix_share,
@@ -159,7 +175,7 @@ def _decision(
 
 def _plan(chosen: Verdict, recording: Recording, device: Device, reasons: tuple[Reason, ...]) -> Plan:
     plan = recipe(chosen.recipe)
-    changes: dict[str, object] = {"target": device.id, "script": recording.script}
+    changes: dict[str, object] = {"target": device.id, "script": PurePath(recording.script).name}
     if chosen.loss_scale is not None:
         initial = chosen.loss_scale.initial
         changes["loss_scale"] = LossScale(
@@ -170,9 +186,8 @@ def _plan(chosen: Verdict, recording: Recording, device: Device, reasons: tuple[
         )
     float32 = Policy(param_dtype="float32", compute_dtype="float32", output_dtype="float32")
     changes["modules"] = tuple(
-        ModulePolicy(module=pattern, policy=float32, reason=str(island.reason))
+        ModulePolicy(module=escape_module(island.module), policy=float32, reason=str(island.reason))
         for island in chosen.islands
-        for pattern in _patterns(island.module)
     )
     changes["evidence"] = {
         "steps": recording.steps,
@@ -181,7 +196,3 @@ def _plan(chosen: Verdict, recording: Recording, device: Device, reasons: tuple[
         "versions": dict(recording.versions),
     }
     return recipe(plan.recipe, **changes)
-
-
-def _patterns(module: str) -> tuple[str, ...]:
-    return (module or "(root)",)

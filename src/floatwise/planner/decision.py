@@ -142,7 +142,10 @@ class Decision:
       here: True when the target is the device of this machine.
       recipe: The recommended recipe.
       reasons: Why, most important first.
-      matrix_share: Share of the step's FLOPs in matrix products and convolutions, 0 to 1.
+      matrix_share: Share of a float32 step's time in matrix products and convolutions, 0 to 1, on the machine
+        that recorded it.
+      script: The script as it was given.
+      arguments: Its own arguments.
       parameters: Trainable parameters.
       steps: Optimizer steps recorded.
     """
@@ -160,6 +163,7 @@ class Decision:
     steps: int
     parameters: int
     matrix_share: float
+    arguments: tuple[str, ...] = ()
     measured: Measured | None = None
     islands: tuple[Island, ...] = field(default=())
     loss_scale: LossScaleChoice | None = None

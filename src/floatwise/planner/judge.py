@@ -16,9 +16,9 @@ from floatwise.probe.recording import Recording
 
 __all__ = ["judge"]
 
-#: Share of the activation gradients that may vanish at the scale the plan starts from. Ten times the share that
-#: bounds the window: Micikevicius et al. 2018 (section 3.2) trained well with about 5 % of the values lost.
-LARGEST_FLUSHED_SHARE = 1e-2
+#: Share of a site's gradient, by magnitude, that may vanish at the scale the plan starts from: Micikevicius et al.
+#: 2018 (section 3.2) report a model that lost about 5 % of its values.
+LARGEST_LOST_SHARE = 0.05
 #: Bits between the largest safe scale and the one the plan starts from: the first steps seen are not the largest.
 START_MARGIN_BITS = 3
 #: Largest share of the matrix FLOPs that islands may keep in float32 before float16 is not worth its care.
@@ -92,7 +92,7 @@ def _stalls(recording: Recording, fmt: str) -> tuple[Reason, ...]:
 def _float16(recording: Recording, hardware: Reason) -> Verdict:
     islands = forward_islands(recording)
     window = loss_scale_window(recording, islands)
-    while window is not None and _flushed_at_start(window) > LARGEST_FLUSHED_SHARE:
+    while window is not None and window.worst_loss_at(_start(window))[1] > LARGEST_LOST_SHARE:
         wider = (*islands, _gradient_island(window))
         following = loss_scale_window(recording, wider)
         if (
@@ -101,7 +101,9 @@ def _float16(recording: Recording, hardware: Reason) -> Verdict:
             or island_share(recording, wider) > LARGEST_ISLAND_SHARE
             or len(wider) > MOST_GRADIENT_ISLANDS + len(islands)
         ):
-            narrow = Reason("window_narrow", {"lo": window.lo, "hi": window.hi})
+            site, share = window.worst_loss_at(_start(window))
+            data = {"hi": window.hi, "largest": window.largest, "site": site, "share": percent(share)}
+            narrow = Reason("window_narrow", data)
             return Verdict("fp16-mixed", "refused", (narrow,), islands)
         islands, window = wider, following
     if island_share(recording, islands) > LARGEST_ISLAND_SHARE:
@@ -123,8 +125,9 @@ def _accepted_float16(
     choice = None
     if window is not None:
         start = _start(window)
-        choice = LossScaleChoice((window.lo, window.hi), 2.0**start, window.largest)
-        data = {"lo": window.lo, "hi": window.hi, "largest": window.largest, "start": start}
+        lowest = min(window.lo, start)
+        choice = LossScaleChoice((lowest, window.hi), 2.0**start, window.largest)
+        data = {"lo": lowest, "hi": window.hi, "largest": window.largest, "start": start}
         reasons.append(Reason("window", data))
     reasons += [*(i.reason for i in islands), *_stalls(recording, "float16")]
     return Verdict("fp16-mixed", "accepted", tuple(reasons), islands, choice)
@@ -133,10 +136,6 @@ def _accepted_float16(
 def _start(window: WindowEstimate) -> int:
     # GradScaler's scales do not go past 2^24 in practice either: float32 losses of a few units are exact there.
     return min(window.hi - START_MARGIN_BITS, 24)
-
-
-def _flushed_at_start(window: WindowEstimate) -> float:
-    return window.flushed_at(_start(window))
 
 
 def _gradient_island(window: WindowEstimate) -> Island:

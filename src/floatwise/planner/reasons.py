@@ -50,10 +50,10 @@ _HARDWARE = {
         "TensorFloat-32 无需转换即可加速 float32 乘法，但不节省内存。",
     ),
     "better_accepted": Text(
-        "{better} is accepted here and needs less care.",
+        "{better} is accepted, too, and needs less care.",
         "{better} 在这里已被接受，而且更省心。",
     ),
-    "baseline": Text("the baseline: always right, never faster.", "基线：总是正确，但不会更快。"),
+    "baseline": Text("The baseline: always right, never faster.", "基线：总是正确，但不会更快。"),
 }
 
 _NUMERICS = {
@@ -62,19 +62,19 @@ _NUMERICS = {
         "bfloat16 的数值范围与 float32 相同：不会上溢，{underflow} 的梯度会变为零，不需要损失缩放。",
     ),
     "forward_fits": Text(
-        "the largest value that enters or leaves a {format} product is {amax} ({site}), {bits} bits below the limit {limit}.",
+        "The largest value that enters or leaves a {format} product is {amax} ({site}), {bits} bits below the limit {limit}.",
         "进出 {format} 乘法的最大值为 {amax}（{site}），距上限 {limit} 还有 {bits} 位余量。",
     ),
     "forward_overflow": Text(
-        "the {role} of {site} reaches {amax}, past float16's largest value {limit}.",
+        "The {role} of {site} reaches {amax}, past float16's largest value {limit}.",
         "{site} 的{role_zh}达到 {amax}，超过 float16 的最大值 {limit}。",
     ),
     "forward_near_limit": Text(
-        "the {role} of {site} reaches {amax}, less than {margin} bits below float16's largest value {limit}.",
+        "The {role} of {site} reaches {amax}, less than {margin} bits below float16's largest value {limit}.",
         "{site} 的{role_zh}达到 {amax}，距 float16 的最大值 {limit} 不足 {margin} 位。",
     ),
     "gradient_limits_window": Text(
-        "gradients of {site} reach {amax}: they leave too narrow a loss-scale window for the other modules.",
+        "Gradients of {site} reach {amax}: they leave too narrow a loss-scale window for the other modules.",
         "{site} 的梯度达到 {amax}，使其余模块可用的损失缩放窗口过窄。",
     ),
     "islands_too_large": Text(
@@ -82,34 +82,35 @@ _NUMERICS = {
         "有 {share} 的矩阵运算量必须留在 float32。",
     ),
     "window": Text(
-        "loss scales from 2^{lo} to 2^{hi} lose no gradient (largest: {largest}); it starts at 2^{start}.",
+        "Loss scales from 2^{lo} to 2^{hi} lose no gradient (largest: {largest}); it starts at 2^{start}.",
         "损失缩放在 2^{lo} 到 2^{hi} 之间不会丢失梯度（最大者：{largest}）；初始值取 2^{start}。",
     ),
     "window_narrow": Text(
-        "no loss scale suits all gradients: above 2^{hi} the largest overflow, below 2^{lo} too many vanish.",
-        "没有适合全部梯度的损失缩放：大于 2^{hi} 时最大的梯度上溢，小于 2^{lo} 时过多梯度变为零。",
+        "No loss scale suits all gradients: past 2^{hi} those of {largest} overflow, and three bits below that "
+        "{site} still loses {share} of its own.",
+        "没有适合全部梯度的损失缩放：超过 2^{hi} 时 {largest} 的梯度上溢，而再低三位时 {site} 仍会丢失 {share} 的梯度。",
     ),
     "stalls": Text(
-        "weights stay in float32: stored in {format}, {share} of the updates would be lost (worst: {parameter}, {worst}).",
+        "Weights stay in float32: stored in {format}, {share} of the updates would be lost (worst: {parameter}, {worst}).",
         "权重保留为 float32：若以 {format} 存储，{share} 的更新会丢失（最严重：{parameter}，{worst}）。",
     ),
     "baseline_not_finite": Text(
-        "the loss is {loss} at step {step} in plain float32: repair that first, no precision will.",
+        "The loss is {loss} at step {step} in plain float32: repair that first, no precision will.",
         "在纯 float32 下，第 {step} 步的损失就已是 {loss}：请先修复它，换任何精度都无济于事。",
     ),
     "float64_model": Text(
-        "the script computes in float64, which autocast leaves alone: convert the model to float32 first.",
+        "The script computes in float64, which autocast leaves alone: convert the model to float32 first.",
         "脚本使用 float64 计算，autocast 不会处理它：请先把模型改为 float32。",
     ),
 }
 
 _WORTH = {
     "no_products": Text(
-        "no matrix product or convolution was seen in the forward pass: a matrix unit has nothing to speed up.",
+        "No matrix product or convolution was seen in the forward pass: a matrix unit has nothing to speed up.",
         "前向过程中没有出现矩阵乘法或卷积：矩阵单元无从加速。",
     ),
     "small_matrix_share": Text(
-        "only {share} of a step's time goes into matrix products (measured on the recording machine): "
+        "Only {share} of a step's time goes into matrix products (measured on the recording machine): "
         "at best {bound}× faster.",
         "一步中只有 {share} 的时间花在矩阵乘法上（在记录所用机器上测得）：最多快 {bound} 倍。",
     ),
@@ -118,62 +119,62 @@ _WORTH = {
         "float32 一步中有 {share} 的时间花在矩阵乘法上（在记录所用机器上测得）。",
     ),
     "tiny_model": Text(
-        "a step is only {flops} FLOPs: starting the operators takes longer than computing them.",
+        "A step is only {flops} FLOPs: starting the operators takes longer than computing them.",
         "一步只有 {flops} 次浮点运算：启动算子的时间比计算本身还长。",
     ),
     "measured_faster": Text(
-        "measured here, step by step in turn with float32: {speed}× the steps per second{memory}.",
+        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}.",
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}。",
     ),
     "measured_not_faster": Text(
-        "measured here, step by step in turn with float32: {speed}× the steps per second{memory}; not worth it.",
+        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}; not worth it.",
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}；不值得使用。",
     ),
     "loss_parity": Text(
-        "its loss after {steps} steps is {planned}, float32's {float32}: within float32's own spread over seeds.",
+        "Its loss after {steps} steps is {planned}, float32's {float32}: within float32's own spread over seeds.",
         "{steps} 步后损失为 {planned}，float32 为 {float32}：在 float32 不同随机种子的波动范围之内。",
     ),
     "loss_outside": Text(
-        "its loss after {steps} steps is {planned}, outside float32's own range {low} to {high} over seeds.",
+        "Its loss after {steps} steps is {planned}, outside float32's own range {low} to {high} over seeds.",
         "{steps} 步后损失为 {planned}，超出 float32 不同随机种子的范围 {low} 到 {high}。",
     ),
     "nothing_run_there": Text(
-        "judged from float32 values recorded elsewhere and the data sheet of {device}; nothing was run on it.",
+        "Judged from float32 values recorded elsewhere and the data sheet of {device}; nothing was run on it.",
         "依据在别处记录的 float32 数值和 {device} 的规格判断；没有在该设备上运行任何东西。",
     ),
 }
 
 _FINDINGS = {
     "found_autocast": Text(
-        "the script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",
+        "The script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",
         "脚本已有 autocast 区域（{detail}）；计划会以自己的精度取代它：{plan}。",
     ),
     "found_grad_scaler": Text(
-        "the script already scales its loss ({detail}); the plan {scaling}, and the script's scaler is switched off.",
+        "The script already scales its loss ({detail}); the plan {scaling}, and the script's scaler is switched off.",
         "脚本已使用损失缩放（{detail}）；计划{scaling_zh}，脚本自己的 scaler 会被关闭。",
     ),
     "found_low_precision_weights": Text(
-        "the script keeps its weights in {detail}; the plan keeps float32 weights and casts them for each product.",
+        "The script keeps its weights in {detail}; the plan keeps float32 weights and casts them for each product.",
         "脚本以 {detail} 保存权重；计划保留 float32 权重，并在每次乘法时转换。",
     ),
     "found_default_dtype": Text(
-        "the script makes {detail} the default dtype; the plan keeps float32 weights.",
+        "The script makes {detail} the default dtype; the plan keeps float32 weights.",
         "脚本把默认 dtype 设为 {detail}；计划保留 float32 权重。",
     ),
     "found_compile": Text(
-        "the script compiles its model ({detail}); values were recorded uncompiled, `floatwise run` runs it compiled.",
+        "The script compiles its model ({detail}); values were recorded uncompiled, `floatwise run` runs it compiled.",
         "脚本编译了模型（{detail}）；记录数值时未编译，`floatwise run` 会按编译方式运行。",
     ),
     "found_trainer_setting": Text(
-        "the trainer is asked for mixed precision: {detail}; the plan takes its place: {plan}.",
+        "The trainer is asked for mixed precision: {detail}; the plan takes its place: {plan}.",
         "训练器设置了混合精度：{detail}；由计划取代：{plan}。",
     ),
     "found_deepspeed": Text(
-        "a DeepSpeed configuration asks for {detail}; the plan takes its place: {plan}.",
+        "A DeepSpeed configuration asks for {detail}; the plan takes its place: {plan}.",
         "DeepSpeed 配置要求 {detail}；由计划取代：{plan}。",
     ),
     "found_launcher": Text(
-        "the script expects {detail}'s environment: values come from one process; train several with "
+        "The script expects {detail}'s environment: values come from one process; train several with "
         "`torchrun -m floatwise run`.",
         "脚本需要 {detail} 的环境变量：数值来自单个进程；多进程训练请使用 `torchrun -m floatwise run`。",
     ),
@@ -190,19 +191,19 @@ _FINDINGS = {
         "建议补齐这些尺寸。",
     ),
     "update_by_hand": Text(
-        "parameters are updated by hand, without a torch optimizer: steps were recognised by their changed values.",
+        "Parameters are updated by hand, without a torch optimizer: steps were recognised by their changed values.",
         "参数由脚本手动更新，未使用 torch 优化器：按参数值的变化识别训练步。",
     ),
     "few_steps": Text(
-        "the script ended after {steps} of {wanted} steps: fewer values were seen than the decision likes.",
+        "The script ended after {steps} of {wanted} steps: fewer values were seen than the decision likes.",
         "脚本在 {wanted} 步中只运行了 {steps} 步：观察到的数值偏少。",
     ),
     "kept_in_float32": Text(
-        "autocast itself keeps in float32: {modules}.",
+        "Autocast itself keeps in float32: {modules}.",
         "autocast 自身会保留为 float32 的有：{modules}。",
     ),
     "seeds_have_no_effect": Text(
-        "other seeds give the same losses: the spread is float32's rounding alone, taken as {share} of the loss.",
+        "Other seeds give the same losses: the spread is float32's rounding alone, taken as {share} of the loss.",
         "更换随机种子后损失不变：波动范围只能按损失的 {share} 估计。",
     ),
 }

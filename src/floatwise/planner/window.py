@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from floatwise.formats import get_format
 from floatwise.planner.decision import Island
@@ -32,18 +34,23 @@ class WindowEstimate:
       hi: Largest power of two at which none overflows.
       largest: Site or parameter that bounds it from above.
       amax: Its largest magnitude.
-      outputs: Summaries of the gradients of the 16-bit products' outputs.
+      outputs: Summaries of the gradients of the 16-bit products' outputs, by site.
     """
 
     lo: int
     hi: int
     largest: str
     amax: float
-    outputs: tuple[TensorSummary, ...]
+    outputs: Mapping[str, TensorSummary]
 
-    def flushed_at(self, scale_log2: int) -> float:
-        """Returns the share of these gradients that vanishes at a scale."""
-        return underflow_at(self.outputs, scale_log2)
+    def worst_loss_at(self, scale_log2: int) -> tuple[str, float]:
+        """Returns the site that loses most of its gradient at a scale, and which share of its magnitude.
+
+        Counts alone would mislead here: where a loss has reached zero, most gradients are too small to matter.
+        """
+        lost = {site: _magnitude_lost(summary, scale_log2) for site, summary in self.outputs.items()}
+        worst = max(lost, key=lambda site: lost[site], default="")
+        return worst, lost.get(worst, 0.0)
 
 
 def loss_scale_window(recording: Recording, islands: Iterable[Island] = ()) -> WindowEstimate | None:
@@ -62,9 +69,10 @@ def loss_scale_window(recording: Recording, islands: Iterable[Island] = ()) -> W
     largest, summary = max(gradients, key=lambda item: item[1].amax)
     if summary.amax == 0:
         return None
-    outputs = [s for path, s in recording.role("grad_output").items() if _is_sixteen_bit(recording, path, inside)]
-    lo = next((k for k in range(_LOWEST, _HIGHEST) if underflow_at(outputs, k) < FLUSHED_SHARE), _HIGHEST)
-    return WindowEstimate(lo, _largest_exponent(summary.amax), largest, summary.amax, tuple(outputs))
+    outputs = {p: s for p, s in recording.role("grad_output").items() if _is_sixteen_bit(recording, p, inside)}
+    scales = range(_LOWEST, _HIGHEST)
+    lo = next((k for k in scales if underflow_at(outputs.values(), k) < FLUSHED_SHARE), _HIGHEST)
+    return WindowEstimate(lo, _largest_exponent(summary.amax), largest, summary.amax, outputs)
 
 
 def underflow_at(summaries: Iterable[TensorSummary], scale_log2: int) -> float:
@@ -76,6 +84,16 @@ def underflow_at(summaries: Iterable[TensorSummary], scale_log2: int) -> float:
         flushed += underflow_share(summary, get_format("float16"), scale_log2) * nonzero
         total += nonzero
     return flushed / total if total else 0.0
+
+
+def _magnitude_lost(summary: TensorSummary, scale_log2: int) -> float:
+    exponents = np.arange(1, 255) - 127
+    magnitudes = summary.counts[1:255] * np.exp2(exponents.astype(np.float64))
+    total = float(magnitudes.sum())
+    smallest = get_format("float16").flush_threshold
+    # A bin holds magnitudes up to twice its power of two; it vanishes when all of them do.
+    lost = float(magnitudes[exponents + 1 + scale_log2 <= math.log2(smallest)].sum())
+    return lost / total if total else 0.0
 
 
 def _largest_exponent(amax: float) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 from typing import Any
 
@@ -63,7 +62,7 @@ class RecordingChild(ScriptChild):
         dtypes = [str(p.dtype).removeprefix("torch.") for p in parameters]
         probed = self.clock.iterations - (1 if self.share.share is not None else 0)
         return Recording(
-            script=os.path.basename(self.job.script),
+            script=self.job.script,
             arguments=self.job.arguments,
             steps=self.clock.iterations,
             device=_device_name(parameters),

@@ -73,7 +73,7 @@ class Recording:
     """A probed float32 run.
 
     Attributes:
-      script: File name of the script.
+      script: Path of the script, as given.
       arguments: The script's own arguments.
       steps: Iterations recorded.
       device: Name the script's device reported ("cpu", "NVIDIA A100-SXM4-80GB").

@@ -36,7 +36,8 @@ def next_commands(decision: Decision, plan_path: Path, recording_path: Path) -> 
     target = next(name for name in _OTHER_TARGETS if name != decision.target)
     commands = []
     if not decision.plan.is_float32:
-        run = ("floatwise", "run", decision.script, "--plan", str(plan_path))
+        own = ("--", *decision.arguments) if decision.arguments else ()
+        run = ("floatwise", "run", decision.script, "--plan", str(plan_path), *own)
         commands.append(Command(_quoted(run), str(_RUN)))
     plan = ("floatwise", "plan", "--recording", str(recording_path), "--target", target)
     return [*commands, Command(_quoted(plan), str(_ELSEWHERE))]

@@ -12,22 +12,37 @@ from typing import TYPE_CHECKING, Any
 import torch.multiprocessing
 
 from floatwise.tap.job import Job
+from floatwise.tap.patches import Patches
 from floatwise.tap.stop import stop_process
 
 if TYPE_CHECKING:
     from floatwise.tap.child import ScriptChild
     from floatwise.tap.core import Tap
 
-__all__ = ["Spawned", "follow_spawned_processes"]
+__all__ = ["Spawned", "follow_spawned_processes", "wrap_spawned"]
 
 
-def follow_spawned_processes(tap: Tap, child: ScriptChild) -> None:
-    """Makes `torch.multiprocessing.spawn` and `start_processes` open the tap in what they start."""
+def wrap_spawned(patches: Patches, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Makes `torch.multiprocessing.spawn` and `start_processes` start `wrap(function)`, which must be picklable."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def spawn(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            reported = torch.multiprocessing.get_context("spawn").Event()
-            context = original(_Tapped(fn, child, reported), *args, **kwargs)
+            return original(wrap(fn), *args, **kwargs)
+
+        return spawn
+
+    patches.replace(torch.multiprocessing, "spawn", make)
+    patches.replace(torch.multiprocessing, "start_processes", make)
+
+
+def follow_spawned_processes(tap: Tap, child: ScriptChild) -> None:
+    """Opens the tap in what the script spawns, and ends the script when those have reported its training."""
+    reported = torch.multiprocessing.get_context("spawn").Event()
+    wrap_spawned(tap.patches, lambda function: _Tapped(function, child, reported))
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def spawn(*args: Any, **kwargs: Any) -> Any:
+            context = original(*args, **kwargs)
             if context is None and reported.is_set():  # joined: the training is over
                 stop_process()
             return context

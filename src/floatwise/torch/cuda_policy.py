@@ -173,11 +173,10 @@ _registrations = _Registrations()
 class CudaPolicy:
     """Keeps CUDA's operator policy in place for CPU autocast until `close()`; also a context manager.
 
+    The first hold and the last release change PyTorch's dispatcher: no other thread should compute meanwhile.
+
     Attributes:
       active: True while this holder keeps the policy in place.
-
-    Raises:
-      RuntimeError: Another library has registered kernels of its own for these operators.
     """
 
     def __init__(self) -> None:

@@ -88,6 +88,8 @@ def apply_islands(
         warnings.warn(f"the plan's module {glob!r} matches no module of this model{hint}", stacklevel=2)
     if device_type is None:
         device_type = next((p.device.type for p in model.parameters()), "cpu")
+    if policies:
+        _keep_out_of_graphs()
     handles = [h for module, p in _by_module(paths, policies) for h in _hook(module, p, device_type)]
     return Islands(policies, unmatched, handles)
 
@@ -129,67 +131,64 @@ def _by_module(
 
 
 def _hook(module: nn.Module, policy: Policy, device_type: str) -> tuple[RemovableHandle, RemovableHandle]:
-    # First of the pre-hooks, so that none that raises can come between: `_Leave` runs whatever happens.
-    enter = module.register_forward_pre_hook(
-        _Enter(device_type, TORCH_DTYPES[policy.compute_dtype]), with_kwargs=True, prepend=True
-    )
-    leave = module.register_forward_hook(
-        _Leave(device_type, TORCH_DTYPES[policy.output_dtype]), always_call=True
-    )
-    return enter, leave
+    border = _Border(device_type, TORCH_DTYPES[policy.compute_dtype], TORCH_DTYPES[policy.output_dtype])
+    # First of the pre-hooks, so that none that raises can come between: `leave` runs whatever happens.
+    enter = module.register_forward_pre_hook(border.enter, with_kwargs=True, prepend=True)
+    return enter, module.register_forward_hook(border.leave, always_call=True)
 
 
 class _Call(NamedTuple):
     """A call under way: autocast's state before it, and whether it is part of a lower-precision region."""
 
     module: nn.Module
+    formats: tuple[torch.dtype, torch.dtype]
     enabled: bool
     dtype: torch.dtype
     low: bool
 
 
-# Classes and not closures, so that a model with islands can still be copied and pickled. The autocast flags
-# are set directly: torch.compile traces that into the graph, whereas a context entered in one hook and left
-# in another breaks it.
-class _Enter:
-    """Forward pre-hook: remembers the autocast state and sets the module's own."""
+class _Border:
+    """The hooks at the entrance and exit of a module with a policy of its own.
 
-    def __init__(self, device_type: str, dtype: torch.dtype) -> None:
+    Methods of a class and not closures, so that a model with islands can still be copied and pickled. The
+    autocast flags are set directly: torch.compile traces that into its graph, whereas a context entered in
+    one hook and left in another breaks it.
+    """
+
+    def __init__(self, device_type: str, compute: torch.dtype, output: torch.dtype) -> None:
         self.device_type = device_type
-        self.dtype = dtype
+        self.compute = compute
+        self.output = output
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Remembers the autocast state and sets the module's own."""
         stack = _stack()
         enabled = torch.is_autocast_enabled(self.device_type)
         low = enabled or (len(stack) > 0 and stack[0].enabled) or _is_recomputed()
-        stack.append(_Call(module, enabled, torch.get_autocast_dtype(self.device_type), low))
-        if self.dtype is torch.float32:
+        dtype = torch.get_autocast_dtype(self.device_type)
+        stack.append(_Call(module, (self.compute, self.output), enabled, dtype, low))
+        if self.compute is torch.float32:
             torch.set_autocast_enabled(self.device_type, False)
             return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
         if low:
             torch.set_autocast_enabled(self.device_type, True)
-            torch.set_autocast_dtype(self.device_type, self.dtype)
+            torch.set_autocast_dtype(self.device_type, self.compute)
         return args, kwargs
 
-
-class _Leave:
-    """Forward hook: restores what `_Enter` found; also after an exception, when there is no output."""
-
-    def __init__(self, device_type: str, dtype: torch.dtype) -> None:
-        self.device_type = device_type
-        self.dtype = dtype
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Restores what `enter` found; also after an exception, when there is no output."""
         stack = _stack()
         if not stack or stack[-1].module is not module:
             return output
         call = stack.pop()
         torch.set_autocast_enabled(self.device_type, call.enabled)
         torch.set_autocast_dtype(self.device_type, call.dtype)
-        return map_tensors(output, self._cast) if call.low else output
+        # Between two modules of one policy there is no border: `layers.**` names a layer and all its parts.
+        inside = len(stack) > 0 and stack[-1].formats == call.formats
+        return map_tensors(output, self._cast) if call.low and not inside else output
 
     def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype) if tensor.dtype in TORCH_DTYPES.values() else tensor
+        return tensor.to(self.output) if tensor.dtype in TORCH_DTYPES.values() else tensor
 
 
 def _stack() -> list[_Call]:
@@ -200,3 +199,23 @@ def _stack() -> list[_Call]:
 def _is_recomputed() -> bool:
     """True when a backward is running here: checkpointing repeats a forward that was in the region."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def _keep_out_of_graphs() -> None:
+    """Makes torch.compile run the hooks as they are wherever it does not trace the module's call as a whole.
+
+    After a graph break inside a module its hooks run between graphs. Dynamo would compile each by itself, and
+    the backend drops what it finds there: a switch that no operator follows.
+    """
+    from torch._dynamo.eval_frame import skip_code  # late: it takes a second, and only islands need it
+
+    for function in (
+        _Border.enter,
+        _Border.leave,
+        _Border._cast,
+        _stack,
+        _is_recomputed,
+        map_tensors,
+        to_float32,
+    ):
+        skip_code(function.__code__)

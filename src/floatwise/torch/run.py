@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from floatwise.errors import ScriptError
 from floatwise.language import Text
-from floatwise.plan import Plan
+from floatwise.plan import Plan, dumps_plan, loads_plan
 from floatwise.tap.core import Tap
 from floatwise.tap.events import Found, Observer
 from floatwise.tap.execute import explain_failure, run_script
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.frameworks import recognise_trainers
+from floatwise.tap.spawned import wrap_spawned
 from floatwise.torch.applied import AppliedPlan
 
-__all__ = ["run_under_plan"]
+__all__ = ["UnderPlan", "run_under_plan"]
 
 _TRAINED = Text("{recipe}: {steps} optimizer steps", "{recipe}：{steps} 个优化步")
 _SKIPPED = Text(", {skipped} skipped, loss scale now {scale:g}", "，跳过 {skipped} 步，当前损失缩放 {scale:g}")
@@ -37,6 +40,7 @@ class _Watch(Observer):
 
     def __init__(self) -> None:
         self.steps = 0
+        self.elsewhere = False  # training happens in processes that the script spawns
         self._backwards = 0
         self._first_bad: Tensor | None = None
 
@@ -73,23 +77,60 @@ def run_under_plan(plan: Plan, script: str, arguments: Sequence[str]) -> int:
       PlanError: This runtime cannot apply the plan.
       ScriptError: The script failed.
     """
-    applied, watch = AppliedPlan(plan), _Watch()
-    with Tap([applied, watch]) as tap:
-        existing = ExistingPrecision(tap, compute_dtype=applied.compute_dtype)
-        existing.install()
-        recognise_trainers(existing)
-        applied.install(tap, existing)
+    with UnderPlan(plan) as training:
         try:
             run_script(script, arguments)
         except SystemExit as leaving:
-            _report(plan, applied, watch)
             return _exit_code(leaving)
         except Exception as error:
+            training.tells = False
             message, traceback = explain_failure(script, error)
             raise ScriptError(message, traceback) from error
-        tap.steps.notice_update_by_hand()
-    _report(plan, applied, watch)
     return 0
+
+
+class UnderPlan:
+    """All of this process trains under a plan while this is open; on leaving it says what happened.
+
+    Raises:
+      PlanError: This runtime cannot apply the plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tells = True
+        self._applied, self._watch = AppliedPlan(plan), _Watch()
+        self._tap = Tap([self._applied, self._watch])
+
+    def __enter__(self) -> UnderPlan:
+        tap = self._tap.__enter__()
+        existing = ExistingPrecision(tap, compute_dtype=self._applied.compute_dtype)
+        existing.install()
+        recognise_trainers(existing)
+        self._applied.install(tap, existing)
+        wrap_spawned(tap.patches, lambda function: _SpawnedUnderPlan(function, dumps_plan(self.plan), self._watch))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tap.steps.notice_update_by_hand()
+        self._tap.__exit__(kind, error, trace)
+        if self.tells:
+            _report(self.plan, self._applied, self._watch)
+
+
+class _SpawnedUnderPlan:
+    """A picklable stand-in for a function that the script spawns; the first process says what happened."""
+
+    def __init__(self, function: Callable[..., Any], plan: str, watch: _Watch) -> None:
+        self.function, self.plan = function, plan
+        watch.elsewhere = True
+
+    def __call__(self, rank: int, *args: Any) -> Any:
+        with UnderPlan(loads_plan(self.plan)) as training:
+            training.tells = rank == 0
+            return self.function(rank, *args)
 
 
 def _exit_code(leaving: SystemExit) -> int:
@@ -101,6 +142,8 @@ def _exit_code(leaving: SystemExit) -> int:
 
 def _report(plan: Plan, applied: AppliedPlan, watch: _Watch) -> None:
     if not watch.steps:
+        if watch.elsewhere:
+            return
         _tell(_NO_STEP.format(recipe=plan.recipe))
         return
     told = _TRAINED.format(recipe=plan.recipe, steps=watch.steps)
