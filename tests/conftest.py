@@ -7,7 +7,7 @@ import os
 
 from hypothesis import settings
 
-# Set before anything imports torch: its thread pools are made once. Several threads per test process would only
+# Set before anything imports torch, which makes its thread pools once. Several threads per test process would
 # contend, and sums would depend on their number.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["FLOATWISE_LANG"] = "en"

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
-#: Rooms from the ground up. A room imports from lower lines only: never from a higher one, nor from its neighbours.
+#: Rooms from the ground up. A room imports from lower lines only, not from its neighbours.
 LEVELS = (
     ("errors", "language", "_version"),
     ("formats",),
@@ -36,7 +36,7 @@ LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 FRAMEWORKS = frozenset(
     "accelerate deepspeed jax keras lightning pytorch_lightning tensorflow torch transformers".split()
 )
-#: Rooms whose files may import a framework; elsewhere only a file that is named after one may import that one.
+#: Rooms whose files may import a framework; elsewhere only a file that is named after one may import it.
 FRAMEWORK_ROOMS = frozenset({"tap", "torch", "probe"})
 #: What the command line's own process uses of these rooms: it starts children and reads what they wrote.
 FRAMEWORK_FREE = frozenset(
@@ -52,8 +52,8 @@ FRAMEWORK_FREE = frozenset(
 )
 
 MOST_LINES = 400
-#: Folders of one person's machine, options that choose a package host, unfinished work. Letters in brackets keep
-#: this line from finding itself.
+#: Folders of one person's machine, options that choose a package host, unfinished work. The brackets keep the
+#: expression from finding itself.
 FORBIDDEN = re.compile(
     r"/[h]ome/|/[r]oot/|/[U]sers/|/[w]ork/|[i]ndex-url|[f]ind-links|\b[T]ODO\b|\b[F]IXME\b|\b[X]XX\b"
 )
@@ -99,9 +99,8 @@ def may_load(module: str) -> frozenset[str]:
 
 def loaded_frameworks(code: str) -> list[str]:
     """Returns the frameworks that a fresh interpreter has loaded after `code`."""
-    program = (
-        f"{code}\nimport json, sys\nprint('\\n' + json.dumps(sorted({set(FRAMEWORKS)!r} & set(sys.modules))))"
-    )
+    tell = f"print('\\n' + json.dumps(sorted({set(FRAMEWORKS)!r} & set(sys.modules))))"
+    program = f"{code}\nimport json, sys\n{tell}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -121,7 +120,7 @@ def test_imports_go_downwards() -> None:
         for line, imported in imports(module)
         if not goes_down(room_of(module), imported)
     ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def goes_down(here: str, imported: str) -> bool:
@@ -138,7 +137,7 @@ def test_frameworks_stay_in_their_rooms() -> None:
         for line, imported in imports(module)
         if imported.partition(".")[0] in FRAMEWORKS - may_load(module)
     ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_everything_else_runs_without_a_framework() -> None:
@@ -159,41 +158,37 @@ def test_command_line_loads_no_framework_to_help(arguments: list[str]) -> None:
 
 
 def test_source_files_are_well_formed() -> None:
-    ours = [path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    others = [
+        path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+    ]
     users = ROOT / "tests" / "scripts"
-    wrong = []
-    for path in [*MODULES.values(), *(path for path in ours if users not in path.parents)]:
+    wrong = [f"{MODULES[m]}: no module docstring" for m in MODULES if not ast.get_docstring(tree(m))]
+    for path in [*MODULES.values(), *(path for path in others if users not in path.parents)]:
         text = path.read_text(encoding="utf-8")
         if not text.startswith("# SPDX-License-Identifier: Apache-2.0\n"):
             wrong.append(f"{path}: does not begin with its licence")
-        if not ast.get_docstring(ast.parse(text)):
-            wrong.append(f"{path}: no module docstring")
         if (lines := text.count("\n")) > MOST_LINES:
             wrong.append(f"{path}: {lines} lines are more than one idea")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_modules_say_what_they_export() -> None:
     silent = {module for module in MODULES if not exports(module)}
-    # The build reads the version's file as text; the probe is used by its files, each for a different process.
+    # The build reads the version's file as text; the probe's files each serve a different process.
     assert silent <= {"floatwise._version", "floatwise.probe"}
 
 
 def exports(module: str) -> bool:
     """True when the module sets `__all__`."""
-    targets = [
-        target for node in tree(module).body if isinstance(node, ast.Assign) for target in node.targets
-    ]
-    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+    assigned = [node for node in tree(module).body if isinstance(node, ast.Assign)]
+    return any(ast.unparse(target) == "__all__" for node in assigned for target in node.targets)
 
 
 def text_files() -> list[Path]:
     folders = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
-    inside = [
-        path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts
-    ]
-    kinds = {".py", ".md", ".toml", ".txt", ".json", ".j2", ".css", ".svg", ".yaml", ".sh", ""}
-    return [p for p in [*inside, *ROOT.glob("*"), *ROOT.glob(".*.yaml")] if p.is_file() and p.suffix in kinds]
+    found = [*ROOT.glob("*"), *ROOT.glob(".*.yaml"), *(p for f in folders for p in (ROOT / f).rglob("*"))]
+    kinds = {".py", ".md", ".toml", ".txt", ".json", ".j2", ".css", ".svg", ".yaml", ""}
+    return [path for path in found if path.is_file() and path.suffix in kinds]
 
 
 def test_nothing_forbidden_is_written_anywhere() -> None:
@@ -203,4 +198,4 @@ def test_nothing_forbidden_is_written_anywhere() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
         if FORBIDDEN.search(line)
     ]
-    assert hits == []
+    assert not hits, "\n".join(hits)

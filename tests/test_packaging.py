@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people install: the wheel's contents, the command that comes with it, and the versions it is tested with."""
+"""What people install: the wheel, the command that comes with it, and the versions it is tested with."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -17,13 +18,10 @@ import pytest
 
 import floatwise
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Under one name from Python 3.11 on, under the other before.
+toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+PROJECT = toml.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 #: CPU time in which the version must be told, in seconds: shells and scripts ask for it before anything else.
 VERSION_SECONDS = 0.25
@@ -113,7 +111,7 @@ def constraints() -> dict[str, str]:
     assert [
         pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+(; python_version [<>=]+ '3\.11')?", pin)
     ] == []
-    return {name: pin for name, pin in zip(names(pins), pins, strict=True)}
+    return dict(zip(names(pins), pins, strict=True))
 
 
 def names(requirements: list[str]) -> list[str]:

@@ -27,8 +27,9 @@ _SMALLEST_MATRIX_SHARE = 0.15
 #: Below this, starting the operators of a step takes many times longer than computing them on any GPU: 10 MFLOPs
 #: are a microsecond at 10 TFLOP/s, and one kernel launch takes several.
 _TINY_FLOPS = 1e7
-#: What mixed precision must bring here: the noise of the measurement is a few per cent.
-_SMALLEST_SPEED_RATIO, _LARGEST_MEMORY_RATIO = 1.05, 0.85
+#: What mixed precision must bring here, the noise of the measurement being a few per cent: speed, or a good part of
+#: the memory at hardly any cost in speed.
+_WORTHWHILE_SPEED, _WORTHWHILE_MEMORY, _TOLERABLE_SPEED = 1.05, 0.85, 0.95
 
 
 def decide(recording: Recording, device: Device, here: bool, wanted_steps: int) -> Decision:
@@ -65,8 +66,8 @@ def with_measurement(decision: Decision, measured: Measured, recording: Recordin
         data.update(planned=planned, float32=magnitude(parity.float32[0]), low=low, high=high)
     if parity is not None and not parity.within_spread:
         return _fall_back(decision, measured, recording, device, "refused", Reason("loss_outside", data))
-    saves = memory is not None and memory <= _LARGEST_MEMORY_RATIO
-    if measured.speed_ratio < _SMALLEST_SPEED_RATIO and not saves:
+    saves = memory is not None and memory <= _WORTHWHILE_MEMORY and measured.speed_ratio >= _TOLERABLE_SPEED
+    if measured.speed_ratio < _WORTHWHILE_SPEED and not saves:
         return _fall_back(decision, measured, recording, device, "not_worth_it", Reason("measured_not_faster", data))
     proof = [Reason("measured_faster", data)]
     if parity is not None:

@@ -90,7 +90,7 @@ def apply_islands(
         device_type = next((p.device.type for p in model.parameters()), "cpu")
     if policies:
         _keep_out_of_graphs()
-    handles = [h for module, p in _by_module(paths, policies) for h in _hook(module, p, device_type)]
+    handles = [h for module, border in _borders(paths, policies, device_type) for h in border.attach(module)]
     return Islands(policies, unmatched, handles)
 
 
@@ -119,29 +119,37 @@ def _is_never_called(module: nn.Module) -> bool:
     return isinstance(module, (nn.ModuleList, nn.ModuleDict))
 
 
-def _by_module(
-    paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]
-) -> Iterator[tuple[nn.Module, Policy]]:
-    chosen: dict[int, tuple[nn.Module, Policy]] = {}
+def _borders(
+    paths: Mapping[str, nn.Module], policies: Mapping[str, Policy], device_type: str
+) -> Iterator[tuple[nn.Module, _Border]]:
+    """Yields the hooks of each module once; of several policies for one module, float32 wins."""
+    chosen: dict[int, str] = {}
     for path, policy in policies.items():
-        module = paths[path]
-        if id(module) not in chosen or policy.compute_dtype == "float32":
-            chosen[id(module)] = (module, policy)
-    yield from chosen.values()
+        earlier = chosen.setdefault(id(paths[path]), path)
+        if policies[earlier].compute_dtype != "float32" and policy.compute_dtype == "float32":
+            chosen[id(paths[path])] = path
+    for path in chosen.values():
+        policy = policies[path]
+        # Between two modules of one policy there is no border: `layers.**` names a layer and all its parts.
+        inside = _policy_around(path, paths, policies) == policy
+        output = None if inside else TORCH_DTYPES[policy.output_dtype]
+        yield paths[path], _Border(device_type, TORCH_DTYPES[policy.compute_dtype], output)
 
 
-def _hook(module: nn.Module, policy: Policy, device_type: str) -> tuple[RemovableHandle, RemovableHandle]:
-    border = _Border(device_type, TORCH_DTYPES[policy.compute_dtype], TORCH_DTYPES[policy.output_dtype])
-    # First of the pre-hooks, so that none that raises can come between: `leave` runs whatever happens.
-    enter = module.register_forward_pre_hook(border.enter, with_kwargs=True, prepend=True)
-    return enter, module.register_forward_hook(border.leave, always_call=True)
+def _policy_around(
+    path: str, paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]
+) -> Policy | None:
+    while path:
+        path = path.rpartition(".")[0]
+        if path in policies and not _is_never_called(paths[path]):
+            return policies[path]
+    return None
 
 
 class _Call(NamedTuple):
     """A call under way: autocast's state before it, and whether it is part of a lower-precision region."""
 
     module: nn.Module
-    formats: tuple[torch.dtype, torch.dtype]
     enabled: bool
     dtype: torch.dtype
     low: bool
@@ -155,10 +163,16 @@ class _Border:
     one hook and left in another breaks it.
     """
 
-    def __init__(self, device_type: str, compute: torch.dtype, output: torch.dtype) -> None:
+    def __init__(self, device_type: str, compute: torch.dtype, output: torch.dtype | None) -> None:
         self.device_type = device_type
         self.compute = compute
         self.output = output
+
+    def attach(self, module: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+        """Hooks `module`."""
+        # First of the pre-hooks, so that none that raises can come between: `leave` runs whatever happens.
+        enter = module.register_forward_pre_hook(self.enter, with_kwargs=True, prepend=True)
+        return enter, module.register_forward_hook(self.leave, always_call=True)
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Remembers the autocast state and sets the module's own."""
@@ -166,7 +180,7 @@ class _Border:
         enabled = torch.is_autocast_enabled(self.device_type)
         low = enabled or (len(stack) > 0 and stack[0].enabled) or _is_recomputed()
         dtype = torch.get_autocast_dtype(self.device_type)
-        stack.append(_Call(module, (self.compute, self.output), enabled, dtype, low))
+        stack.append(_Call(module, enabled, dtype, low))
         if self.compute is torch.float32:
             torch.set_autocast_enabled(self.device_type, False)
             return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
@@ -183,9 +197,7 @@ class _Border:
         call = stack.pop()
         torch.set_autocast_enabled(self.device_type, call.enabled)
         torch.set_autocast_dtype(self.device_type, call.dtype)
-        # Between two modules of one policy there is no border: `layers.**` names a layer and all its parts.
-        inside = len(stack) > 0 and stack[-1].formats == call.formats
-        return map_tensors(output, self._cast) if call.low and not inside else output
+        return map_tensors(output, self._cast) if call.low and self.output is not None else output
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.output) if tensor.dtype in TORCH_DTYPES.values() else tensor

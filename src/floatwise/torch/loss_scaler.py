@@ -67,12 +67,12 @@ class LossScaler(GradScaler):
         ceiling: float = 2.0**24,
         dynamic: bool = True,
     ) -> None:
+        for name, value in (("init_scale", init_scale), ("floor", floor), ("ceiling", ceiling)):
+            _check_scale(name, value)
         if floor > ceiling:
             raise BadInputError(
                 f"got floor {floor!r} above ceiling {ceiling!r}; give them the other way round"
             )
-        for name, value in (("init_scale", init_scale), ("floor", floor), ("ceiling", ceiling)):
-            _check_scale(name, value)
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self.floor = floor
         self.ceiling = ceiling

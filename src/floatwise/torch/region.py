@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch._functorch.config
 
 from floatwise.plan import Plan
 from floatwise.torch.cuda_policy import CudaPolicy
@@ -46,7 +47,28 @@ def autocast_region(plan: Plan, device_type: str) -> Iterator[None]:
         if low and device_type == "cpu":
             stack.enter_context(CudaPolicy())
         stack.enter_context(torch.autocast(device_type, dtype=dtype if low else None, enabled=low))
+        if low:
+            stack.enter_context(_compiled_backward_as_in_eager())
         yield
+
+
+@contextmanager
+def _compiled_backward_as_in_eager() -> Iterator[None]:
+    """Keeps autocast out of the backward that torch.compile makes along with a forward.
+
+    By its default it runs the backward under the forward's autocast, and so an island's in 16 bits. The
+    setting is part of the key of its caches; older releases have none.
+    """
+    config: Any = torch._functorch.config
+    before = getattr(config, "backward_pass_autocast", None)
+    if before is None:
+        yield
+        return
+    config.backward_pass_autocast = "off"
+    try:
+        yield
+    finally:
+        config.backward_pass_autocast = before
 
 
 @contextmanager
@@ -75,7 +97,7 @@ class _Switches:
     newer: tuple[str | None, ...]
 
 
-# What the older two switches set beneath them; these parts and their `fp32_precision` exist since torch 2.9.
+# What the older two switches set beneath them. Older releases have neither these parts nor `fp32_precision`.
 _NEWER: tuple[Any, ...] = (
     torch.backends.cuda.matmul,
     getattr(torch.backends.mkldnn, "matmul", None),
