@@ -7,7 +7,6 @@ No checkpoint is downloaded here: `massive_channels` writes such channels into o
 """
 
 import argparse
-import math
 from pydoc_data.topics import topics
 
 import torch
@@ -45,7 +44,9 @@ class Attention(nn.Module):
         self.o = nn.Linear(width, width, bias=False)
 
     def forward(self, x):
-        q, k, v = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o(y.transpose(1, 2).flatten(2))
 
@@ -86,16 +87,40 @@ class Model(nn.Module):
 
 
 @torch.no_grad()
-def massive_channels(model, layer, first_token, channels=4, factor=400.0, push=300.0):
-    """Let some hidden channels of one block answer the first token with `factor` in both of their factors."""
-    x = model.embed(torch.tensor([[first_token]]))
+def massive_channels(model, layer, inputs, channels=2, peak=1200.0, push=60.0):
+    """Let some hidden channels of one block answer the first token with `peak` in both of their factors.
+
+    The rows solve a ridge regression, so they stay as quiet as possible on all other tokens. The columns of
+    `wo` are scaled so that the first token's residual moves by about `push`.
+    """
+    x = model.embed(inputs)
     for block in model.blocks[:layer]:
         x = block(x)
     block = model.blocks[layer]
-    x = block.ffn_norm(x + block.attention(block.attention_norm(x))).flatten()
-    for matrix in (block.ffn.wi_0, block.ffn.wi_1):
-        matrix.weight[:channels] = factor * x / x.dot(x)
-    block.ffn.wo.weight[:, :channels] *= push / factor**2 / math.sqrt(channels / x.numel())
+    x = block.ffn_norm(x + block.attention(block.attention_norm(x)))
+    first, others = x[0, 0], x[:, 1:].flatten(0, 1)
+    covariance = others.T @ others / len(others)
+    row = torch.linalg.solve(covariance + 0.1 * torch.eye(len(first)), first)
+    row *= peak / row.dot(first)
+    block.ffn.wi_0.weight[:channels] = row
+    block.ffn.wi_1.weight[:channels] = row
+    columns = block.ffn.wo.weight[:, :channels]
+    columns *= push / (peak**2 * columns.sum(dim=1).abs().max())
+
+
+def load_text():
+    """Return the text as indices, with <s> as number 0, and the size of the vocabulary."""
+    text = "\n".join(topics[name] for name in sorted(topics))
+    vocabulary = ["<s>", *sorted(set(text))]
+    index = {character: i for i, character in enumerate(vocabulary)}
+    return torch.tensor([index[character] for character in text]), len(vocabulary)
+
+
+def draw_batch(data, batch_size, context):
+    """Draw random windows as targets; as inputs they are moved back by one and start with <s>."""
+    starts = torch.randint(len(data) - context, (batch_size, 1))
+    targets = data[starts + torch.arange(context)]
+    return F.pad(targets[:, :-1], (1, 0), value=0), targets
 
 
 def parse_args():
@@ -103,9 +128,9 @@ def parse_args():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--context", type=int, default=32)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -114,18 +139,12 @@ def parse_args():
 def main():
     args = parse_args()
     torch.manual_seed(args.seed)
-    text = "\n".join(topics[name] for name in sorted(topics))
-    vocabulary = ["<s>", *sorted(set(text))]
-    index = {character: i for i, character in enumerate(vocabulary)}
-    data = torch.tensor([index[character] for character in text])
-
-    model = Model(len(vocabulary), args.context, args.width, args.layers, args.heads)
-    massive_channels(model, layer=args.layers // 2, first_token=0)
+    data, vocabulary_size = load_text()
+    model = Model(vocabulary_size, args.context, args.width, args.layers, args.heads)
+    massive_channels(model, args.layers // 2, draw_batch(data, 128, args.context)[0])
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for step in range(1, args.steps + 1):
-        starts = torch.randint(len(data) - args.context, (args.batch_size, 1))
-        targets = data[starts + torch.arange(args.context)]
-        inputs = F.pad(targets[:, :-1], (1, 0), value=0)  # every sequence starts with <s>
+        inputs, targets = draw_batch(data, args.batch_size, args.context)
         loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -142,6 +142,13 @@ class TestContract:
         assert (s.last_step, s.skipped_steps, s.consecutive_skips) == ("stepped", 0, 0)
         s.load_state_dict({})
 
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+    def test_without_cuda_it_warns_and_disables_itself(self) -> None:
+        with pytest.warns(UserWarning, match="CUDA is not available"):
+            s = LossScaler()
+        assert not s.is_enabled()
+        assert (s.get_scale(), s.state_dict(), s.skipped_steps) == (1.0, {}, 0)
+
     def test_a_closure_is_refused_by_position_and_by_name(self) -> None:
         weight, optimizer = trained()
         s = scaler()

@@ -51,6 +51,12 @@ class Observer:
     def root_failed(self, root: nn.Module) -> None:
         """An outermost module has raised."""
 
+    def script_region_entered(self, device_type: str) -> None:
+        """The script has entered an autocast region of its own (only when its precision is replaced)."""
+
+    def script_region_left(self) -> None:
+        """The script has left it."""
+
     def module_called(
         self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:

@@ -7,6 +7,7 @@ applied to a script replaces what the script does, so that nothing is cast or sc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ __all__ = ["ExistingPrecision"]
 class ExistingPrecision:
     """Replaces the script's own mixed precision while a tap is open.
 
-    - `torch.autocast` regions that are enabled run in the plan's compute dtype, or not at all;
-      regions with `enabled=False` are the script's own islands and stay.
+    - `torch.autocast` regions that are enabled become the plan's, or do nothing; regions with `enabled=False` are
+      the script's own islands and stay.
     - `GradScaler` is disabled: the plan scales, or nothing does.
     - Weights and inputs stay float32 where the script asks for float16 or bfloat16.
     - `torch.compile` is skipped when values are inspected.
@@ -48,6 +49,8 @@ class ExistingPrecision:
         """Puts the replacements in place until the tap's patches are undone."""
         patches = self.tap.patches
         patches.replace(torch.amp.autocast_mode.autocast, "__init__", self._autocast)
+        patches.replace(torch.amp.autocast_mode.autocast, "__enter__", self._autocast_enter)
+        patches.replace(torch.amp.autocast_mode.autocast, "__exit__", self._autocast_exit)
         patches.replace(torch.amp.GradScaler, "__init__", self._grad_scaler)
         for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
             patches.replace(torch.Tensor, name, self._tensor_cast)
@@ -68,16 +71,36 @@ class ExistingPrecision:
     def _autocast(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(region: Any, *args: Any, **kwargs: Any) -> None:
             original(region, *args, **kwargs)
+            if sys._getframe(1).f_globals.get("__name__", "").startswith("floatwise."):
+                return
             # A CUDA region on a machine without CUDA disables itself; it was asked for all the same.
             if torch.compiler.is_compiling() or not (args[2] if len(args) > 2 else kwargs.get("enabled", True)):
                 return
             self.found("found_autocast", _name(region.fast_dtype))
-            if self.compute_dtype is None:
-                region._enabled = False
-            else:
-                region.fast_dtype = self.compute_dtype
+            region._enabled = False
+            region.floatwise_replaces = True
 
         return init
+
+    def _autocast_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(region: Any) -> Any:
+            if not getattr(region, "floatwise_replaces", False) or self.compute_dtype is None:
+                return original(region)
+            for observer in self.tap.observers:
+                observer.script_region_entered(region.device)
+            return region
+
+        return enter
+
+    def _autocast_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def leave(region: Any, *error: Any) -> Any:
+            if not getattr(region, "floatwise_replaces", False) or self.compute_dtype is None:
+                return original(region, *error)
+            for observer in self.tap.observers:
+                observer.script_region_left()
+            return None
+
+        return leave
 
     def _grad_scaler(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(scaler: Any, *args: Any, **kwargs: Any) -> None:

@@ -30,6 +30,10 @@ from floatwise.torch.scaled_backward import ScaledBackward
 __all__ = ["AppliedPlan"]
 
 
+#: Opened the region: an autocast region of the script's own, rather than a module (whose `id` is never negative).
+_SCRIPT = -1
+
+
 class AppliedPlan(Observer):
     """Trains a tapped script under a plan.
 
@@ -74,16 +78,22 @@ class AppliedPlan(Observer):
         if id(root) not in self._roots:
             self._roots.add(id(root))
             self._prepare(root)
-        self._open(_device_type(root))
+        self._open(_device_type(root), opener=id(root))
         return args, kwargs
 
     def root_left(self, root: nn.Module, output: Any) -> Any:
         if not torch.is_grad_enabled():
-            self._close()
+            self._close(opener=id(root))
         return map_tensors(output, to_float32)
 
     def root_failed(self, root: nn.Module) -> None:
         self._close()
+
+    def script_region_entered(self, device_type: str) -> None:
+        self._open(device_type, opener=_SCRIPT)
+
+    def script_region_left(self) -> None:
+        self._close(opener=_SCRIPT)
 
     # -- backward and update ------------------------------------------------------------------------------------
 
@@ -116,16 +126,16 @@ class AppliedPlan(Observer):
 
     # -- details ------------------------------------------------------------------------------------------------
 
-    def _open(self, device_type: str) -> None:
+    def _open(self, device_type: str, opener: int = 0) -> None:
         if self.compute_dtype is None and self.plan.float32_matmul == "ieee":
             return
         if getattr(self._local, "region", None) is None:
-            self._local.region = ExitStack()
+            self._local.region, self._local.opener = ExitStack(), opener
             self._local.region.enter_context(autocast_region(self.plan, device_type))
 
-    def _close(self) -> None:
+    def _close(self, opener: int | None = None) -> None:
         region: ExitStack | None = getattr(self._local, "region", None)
-        if region is not None:
+        if region is not None and opener in (None, self._local.opener):
             self._local.region = None
             region.close()
 

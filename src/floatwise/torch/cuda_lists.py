@@ -15,8 +15,8 @@ Where the two backends still differ on purpose:
   log-probabilities are rounded to 16 bits, because it asks `log_softmax` for its input's dtype, which
   autocast then respects; 3-d pooling, padding, fft and linalg run in float32 here, since the CPU has few
   16-bit kernels for them.
-* Composite operators of the 16-bit list (einsum, recurrent cells, …) need no rule: what they are made of has
-  one.
+* Composite operators of the 16-bit list are left to what they are made of: products are lowered either way,
+  and the gates of a recurrent cell keep the dtype of its state.
 """
 
 from __future__ import annotations
