@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the probe costs: a plain float32 step, the sampled probe and the full one, in turn.
 
-    python benchmarks/probe_cost.py [--steps 30]
+python benchmarks/probe_cost.py [--steps 30]
 """
 
 from __future__ import annotations

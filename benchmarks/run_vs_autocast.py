@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """text_gpt in float32, with autocast written by hand, and unmodified under `floatwise run`, in turn.
 
-    python benchmarks/run_vs_autocast.py [--steps 40]
+python benchmarks/run_vs_autocast.py [--steps 40]
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
     steps = parser.parse_args().steps
-    plan = Job(SCRIPT, OPTIONS, steps, paced=True, options={"plan": dumps_plan(recipe("bf16-mixed")), "memory": False})
+    plan = Job(
+        SCRIPT,
+        OPTIONS,
+        steps,
+        paced=True,
+        options={"plan": dumps_plan(recipe("bf16-mixed")), "memory": False},
+    )
     runners = {
         "float32": Runner("clock_child", clock_job(SCRIPT, OPTIONS, steps)),
         "autocast by hand": Runner("clock_child", clock_job(BY_HAND, OPTIONS, steps)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-import text_gpt  # noqa: E402
+import text_gpt
 
 
 class AutocastGPT(text_gpt.GPT):  # type: ignore[misc]

@@ -73,4 +73,5 @@ def machine() -> str:
 
     here = best_here()
     device = here.device.name if here.device is not None else "unknown device"
-    return f"{here.reported_name} ({device}), {here.cores} cores, torch {torch.__version__}, Python {platform.python_version()}"
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{here.reported_name} ({device}), {here.cores} cores, {versions}"

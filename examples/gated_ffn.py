@@ -44,9 +44,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(width, width, bias=False)
 
     def forward(self, x):
-        q, k, v = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o(y.transpose(1, 2).flatten(2))
 

@@ -89,8 +89,7 @@ def validate(model, data, args):
     model.eval()
     generator = torch.Generator().manual_seed(args.seed)
     losses = [
-        model(*draw_batch(data, args.batch_size, args.context, generator)).item()
-        for _ in range(args.eval_batches)
+        model(*draw_batch(data, args.batch_size, args.context, generator)).item() for _ in range(args.eval_batches)
     ]
     model.train()
     return sum(losses) / len(losses)

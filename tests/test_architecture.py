@@ -101,7 +101,8 @@ def loaded_frameworks(code: str) -> list[str]:
     """Returns the frameworks that a fresh interpreter has loaded after `code`."""
     tell = f"print('\\n' + json.dumps(sorted({set(FRAMEWORKS)!r} & set(sys.modules))))"
     program = f"{code}\nimport json, sys\n{tell}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -158,9 +159,7 @@ def test_command_line_loads_no_framework_to_help(arguments: list[str]) -> None:
 
 
 def test_source_files_are_well_formed() -> None:
-    others = [
-        path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
-    ]
+    others = [path for folder in ("tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     users = ROOT / "tests" / "scripts"
     wrong = [f"{MODULES[m]}: no module docstring" for m in MODULES if not ast.get_docstring(tree(m))]
     for path in [*MODULES.values(), *(path for path in others if users not in path.parents)]:

@@ -46,9 +46,7 @@ def test_version_is_told_at_once(command: str) -> None:
 
 
 def test_version_is_the_package_s() -> None:
-    told = subprocess.run(
-        [sys.executable, "-m", "floatwise", "--version"], capture_output=True, text=True, check=True
-    )
+    told = subprocess.run([sys.executable, "-m", "floatwise", "--version"], capture_output=True, text=True, check=True)
     assert told.stdout == f"floatwise {floatwise.__version__}\n"
 
 
@@ -108,9 +106,7 @@ def constraints() -> dict[str, str]:
     """Returns the lines of constraints.txt by name; every one of them is an exact version."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
-    assert [
-        pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+(; python_version [<>=]+ '3\.11')?", pin)
-    ] == []
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.]+(; python_version [<>=]+ '3\.11')?", pin)] == []
     return dict(zip(names(pins), pins, strict=True))
 
 

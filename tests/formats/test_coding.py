@@ -68,9 +68,7 @@ def test_encodes_two_to_the_twenty_patterns_as_the_oracle_does(
 @pytest.mark.parametrize("name", ["float32", "tfloat32"])
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_wide_codes_are_the_upper_bits_of_float32(
-    name: str, float32_patterns: Patterns, data: st.DataObject
-) -> None:
+def test_wide_codes_are_the_upper_bits_of_float32(name: str, float32_patterns: Patterns, data: st.DataObject) -> None:
     values = round_to_format(data.draw(float32_patterns(FORMATS[name])), name)
     values = np.where(np.isnan(values), np.copysign(np.float32(np.nan), values), values)
     codes = encode(values, name)

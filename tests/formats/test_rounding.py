@@ -54,9 +54,7 @@ def test_rounds_two_to_the_twenty_patterns_as_the_oracle_does(
 @pytest.mark.parametrize("name", NARROW)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_saturating_differs_past_the_maximum_only(
-    name: str, float32_patterns: Patterns, data: st.DataObject
-) -> None:
+def test_saturating_differs_past_the_maximum_only(name: str, float32_patterns: Patterns, data: st.DataObject) -> None:
     fmt = FORMATS[name]
     x = data.draw(float32_patterns(fmt))
     plain, saturated = round_to_format(x, fmt), round_to_format(x, fmt, saturate=True)
@@ -122,9 +120,7 @@ def test_keeps_shape_and_input(shape: tuple[int, ...], rounding: Any) -> None:
 @pytest.mark.parametrize("name", BELOW_FLOAT64)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_stochastic_keeps_representable_values(
-    name: str, float32_patterns: Patterns, data: st.DataObject
-) -> None:
+def test_stochastic_keeps_representable_values(name: str, float32_patterns: Patterns, data: st.DataObject) -> None:
     held = round_to_format(data.draw(float32_patterns(FORMATS[name])), name)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     again = round_to_format(held, name, rounding="stochastic", rng=rng)
@@ -178,8 +174,7 @@ def test_stochastic_is_unbiased(name: str, seed: int) -> None:
 def test_stochastic_repeats_with_the_same_seed() -> None:
     x = np.linspace(-1, 1, 1000, dtype=np.float32)
     first, second, other = (
-        round_to_format(x, "bfloat16", rounding="stochastic", rng=np.random.default_rng(seed))
-        for seed in (1, 1, 2)
+        round_to_format(x, "bfloat16", rounding="stochastic", rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
     )
     assert (first == second).all()
     assert (first != other).any()

@@ -175,9 +175,7 @@ def test_rocm_smi_of_older_releases() -> None:
     assert found.memory_bytes is None
 
 
-@pytest.mark.parametrize(
-    "noise", ["WARNING: {AMD GPU} is in a low-power state\n", "\n\nWARNING: no root\n", ""]
-)
+@pytest.mark.parametrize("noise", ["WARNING: {AMD GPU} is in a low-power state\n", "\n\nWARNING: no root\n", ""])
 def test_rocm_smi_with_warnings(noise: str) -> None:
     assert ids(gpus(recorded({ROCM_SMI: noise + MI300X + "\n" + noise.replace("}", "")}))) == ["amd-mi300x"]
     assert ids(gpus(recorded({ROCM_SMI: noise + NAVI_31}))) == [None]

@@ -14,9 +14,7 @@ def facts(id: str) -> dict[str, str]:
 
 @every_row
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_fact_has_labels_and_a_value(
-    row: Device, language: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_fact_has_labels_and_a_value(row: Device, language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOATWISE_LANG", language)
     listed = device_facts(row)
     for label, value in listed:

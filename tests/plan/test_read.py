@@ -117,17 +117,13 @@ def test_the_lines_a_message_tells_to_add_are_accepted() -> None:
 
 
 def test_a_version_from_the_future_is_all_that_is_said() -> None:
-    (message,) = _messages(
-        "# new\nschema_version = 2\n[policies]\nunheard_of = 1\nrecipe = 1\n" + "[policy]\n"
-    )
+    (message,) = _messages("# new\nschema_version = 2\n[policies]\nunheard_of = 1\nrecipe = 1\n" + "[policy]\n")
     assert message.startswith("precision.toml:2: schema_version: got 2, but this Floatwise reads up to 1")
     assert "pip install --upgrade floatwise" in message
 
 
 def test_a_file_cut_off_anywhere_is_refused() -> None:
-    text = dumps_plan(
-        recipe("fp16-mixed", evidence={"amax": 12345.678, "values": [1, 2], "inner": {"ü": "x"}})
-    )
+    text = dumps_plan(recipe("fp16-mixed", evidence={"amax": 12345.678, "values": [1, 2], "inner": {"ü": "x"}}))
     for length in range(len(text) - 1):
         with pytest.raises(BadFileError, match=r"^precision\.toml:\d+: "):
             loads_plan(text[:length], "precision.toml")
@@ -145,9 +141,7 @@ _PIECES = st.text(st.sampled_from(list("\n\r\t \"'[]{}=.,#-_a1é\0")), max_size=
 )
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, len(_WRITTEN)), st.integers(0, 30), _PIECES), min_size=1, max_size=4)
-)
+@given(st.lists(st.tuples(st.integers(0, len(_WRITTEN)), st.integers(0, 30), _PIECES), min_size=1, max_size=4))
 @settings(max_examples=300, deadline=None)
 def test_any_spoilt_file_is_a_plan_or_a_bad_file(edits: list[tuple[int, int, str]]) -> None:
     text = _WRITTEN

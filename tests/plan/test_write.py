@@ -30,12 +30,7 @@ from floatwise.plan import (
 )
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_SCALARS = (
-    _TEXT
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
+_SCALARS = _TEXT | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 _EVIDENCE = st.dictionaries(
     _TEXT,
     st.recursive(
@@ -192,9 +187,7 @@ def _full_disk(*args: Any) -> None:
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_failing_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     path = tmp_path / "precision.toml"
     save_plan(recipe("fp32"), path)
     monkeypatch.setattr(os, function, _full_disk)

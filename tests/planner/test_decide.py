@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.planner.recordings import SITES, make_recording, site
 
 from floatwise.hardware import DEVICES, get_device
 from floatwise.plan import dumps_plan, loads_plan, policy_for
@@ -16,8 +17,6 @@ from floatwise.planner import decide, with_measurement
 from floatwise.planner.decision import Decision, LossParity, Measured
 from floatwise.planner.reasons import REASONS, Reason
 from floatwise.probe.recording import Stall
-
-from planner.conftest import SITES, MakeRecording, site
 
 
 def verdict(decision: Decision, recipe: str) -> tuple[str, tuple[str, ...]]:
@@ -43,7 +42,7 @@ def verdict(decision: Decision, recipe: str) -> tuple[str, tuple[str, ...]]:
         ("cpu-amx-bf16", "bf16-mixed"),
     ],
 )
-def test_healthy_model(make_recording: MakeRecording, device: str, recipe: str) -> None:
+def test_healthy_model(device: str, recipe: str) -> None:
     decision = decide(make_recording(), get_device(device), here=False, wanted_steps=20)
     assert decision.recipe == decision.plan.recipe == recipe
     assert decision.islands == ()
@@ -52,9 +51,7 @@ def test_healthy_model(make_recording: MakeRecording, device: str, recipe: str) 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_every_device_gets_a_decision_that_can_be_written_and_read(
-    make_recording: MakeRecording, device: str
-) -> None:
+def test_every_device_gets_a_decision_that_can_be_written_and_read(device: str) -> None:
     decision = decide(make_recording(), DEVICES[device], here=False, wanted_steps=20)
     assert loads_plan(dumps_plan(decision.plan)) == decision.plan
     assert decision.reasons
@@ -74,7 +71,7 @@ def test_every_device_gets_a_decision_that_can_be_written_and_read(
         ("nvidia-h100", "bf16-master", "not_applied"),
     ],
 )
-def test_refusals_say_why(make_recording: MakeRecording, device: str, recipe: str, code: str) -> None:
+def test_refusals_say_why(device: str, recipe: str, code: str) -> None:
     decision = decide(make_recording(), get_device(device), here=False, wanted_steps=20)
     status, codes = verdict(decision, recipe)
     assert status == "refused"
@@ -97,9 +94,7 @@ def test_refusals_say_why(make_recording: MakeRecording, device: str, recipe: st
         ),
     ],
 )
-def test_islands(
-    make_recording: MakeRecording, values: Any, islands: tuple[str, ...], code: str
-) -> None:
+def test_islands(values: Any, islands: tuple[str, ...], code: str) -> None:
     recording = make_recording(values)
     decision = decide(recording, get_device("t4"), here=False, wanted_steps=20)
     assert decision.recipe == "fp16-mixed"
@@ -110,7 +105,7 @@ def test_islands(
     assert decide(recording, get_device("a100"), here=False, wanted_steps=20).islands == ()
 
 
-def test_too_many_islands_refuse_float16(make_recording: MakeRecording) -> None:
+def test_too_many_islands_refuse_float16() -> None:
     values = {(s.path, "output"): 1e5 for s in SITES if s.matrix}
     decision = decide(make_recording(values), get_device("t4"), here=False, wanted_steps=20)
     assert decision.recipe == "fp32"
@@ -118,7 +113,7 @@ def test_too_many_islands_refuse_float16(make_recording: MakeRecording) -> None:
     assert "islands_too_large" in [reason.code for reason in decision.reasons]
 
 
-def test_gradients_of_one_module_can_be_an_island(make_recording: MakeRecording) -> None:
+def test_gradients_of_one_module_can_be_an_island() -> None:
     values = {("head", "grad_output"): 1e3, ("head.weight", "weight_grad"): 1e3, ("embed", "output"): 1.0}
     values |= {(s.path, "grad_output"): 1e-8 for s in SITES if s.matrix and s.path != "head"}
     decision = decide(make_recording(values), get_device("t4"), here=False, wanted_steps=20)
@@ -126,7 +121,7 @@ def test_gradients_of_one_module_can_be_an_island(make_recording: MakeRecording)
     assert decision.islands[0].reason.code == "gradient_limits_window"
 
 
-def test_too_wide_a_range_refuses_float16(make_recording: MakeRecording) -> None:
+def test_too_wide_a_range_refuses_float16() -> None:
     spread = {"blocks.0.attention": 1e6, "blocks.0.ffn.wi": 1e3, "blocks.0.ffn.wo": 1e-9, "head": 1e-16}
     values = {(path, "grad_output"): d for path, d in spread.items()}
     decision = decide(make_recording(values), get_device("t4"), here=False, wanted_steps=20)
@@ -134,13 +129,15 @@ def test_too_wide_a_range_refuses_float16(make_recording: MakeRecording) -> None
     assert verdict(decision, "fp16-mixed") == ("refused", ("window_narrow",))
 
 
-def test_loss_scale_window_and_start(make_recording: MakeRecording) -> None:
+def test_loss_scale_window_and_start() -> None:
     recording = make_recording()
     decision = decide(recording, get_device("t4"), here=False, wanted_steps=20)
     choice, plan = decision.loss_scale, decision.plan
     assert choice is not None
     assert plan.loss_scale is not None
-    largest = max(s.amax for (_, role), s in recording.summaries.items() if role.endswith(("grad_output", "weight_grad")))
+    largest = max(
+        s.amax for (_, role), s in recording.summaries.items() if role.endswith(("grad_output", "weight_grad"))
+    )
     lo, hi = choice.window_log2
     assert largest * 2.0**hi < 65520 <= largest * 2.0 ** (hi + 1)
     assert lo < hi
@@ -159,7 +156,7 @@ def test_loss_scale_window_and_start(make_recording: MakeRecording) -> None:
         ({"sites": (site("tiny", m=8, n=4, k=4, flops=256),)}, "tiny_model"),
     ],
 )
-def test_what_no_precision_mends(make_recording: MakeRecording, fields: dict[str, Any], code: str) -> None:
+def test_what_no_precision_mends(fields: dict[str, Any], code: str) -> None:
     decision = decide(make_recording(**fields), get_device("a100"), here=False, wanted_steps=20)
     assert decision.recipe == "fp32"
     assert decision.reasons[0].code == code
@@ -178,7 +175,7 @@ def test_what_no_precision_mends(make_recording: MakeRecording, fields: dict[str
         ({"sites": (*SITES, site("odd", n=103))}, {"unaligned"}),
     ],
 )
-def test_findings(make_recording: MakeRecording, fields: dict[str, Any], codes: set[str]) -> None:
+def test_findings(fields: dict[str, Any], codes: set[str]) -> None:
     decision = decide(make_recording(**fields), get_device("a100"), here=False, wanted_steps=20)
     seen = {finding.reason.code for finding in decision.findings}
     assert seen - {"kept_in_float32"} == codes
@@ -206,9 +203,7 @@ OUTSIDE = replace(INSIDE, within_spread=False, planned=2.0)
         (measured(2.0, 0.8, None), "bf16-mixed", "measured_faster"),
     ],
 )
-def test_measurement_has_the_last_word(
-    make_recording: MakeRecording, result: Measured, recipe: str, code: str
-) -> None:
+def test_measurement_has_the_last_word(result: Measured, recipe: str, code: str) -> None:
     recording, device = make_recording(), get_device("cpu-avx512-bf16")
     decision = with_measurement(decide(recording, device, True, 20), result, recording, device)
     assert decision.recipe == decision.plan.recipe == recipe
@@ -217,8 +212,11 @@ def test_measurement_has_the_last_word(
     assert json.dumps(decision.to_json(), allow_nan=False)
 
 
-def test_stalls_name_the_worst_parameter(make_recording: MakeRecording) -> None:
-    stalls = (Stall("a.weight", 100, {"float16": 0, "bfloat16": 1}), Stall("norm.weight", 10, {"float16": 9, "bfloat16": 10}))
+def test_stalls_name_the_worst_parameter() -> None:
+    stalls = (
+        Stall("a.weight", 100, {"float16": 0, "bfloat16": 1}),
+        Stall("norm.weight", 10, {"float16": 9, "bfloat16": 10}),
+    )
     decision = decide(make_recording(stalls=stalls), get_device("a100"), here=False, wanted_steps=20)
     data = next(reason for reason in decision.reasons if reason.code == "stalls").data
     assert data == {"format": "bfloat16", "share": "10 %", "parameter": "norm.weight", "worst": "100 %"}
@@ -227,7 +225,10 @@ def test_stalls_name_the_worst_parameter(make_recording: MakeRecording) -> None:
 def test_sentences_in_both_languages_take_the_same_values() -> None:
     import string
 
-    fields = {code: [{f for _, f, _, _ in string.Formatter().parse(t) if f} for t in (x.en, x.zh)] for code, x in REASONS.items()}
+    fields = {
+        code: [{f for _, f, _, _ in string.Formatter().parse(t) if f} for t in (x.en, x.zh)]
+        for code, x in REASONS.items()
+    }
     for code, (en, zh) in fields.items():
         assert {f.removesuffix("_zh") for f in zh} == en, code
     assert str(Reason("baseline"))

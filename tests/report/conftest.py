@@ -38,9 +38,7 @@ TEST_REASONS = {
         "{module} reaches {amax}, above the largest {format}, {limit}.",
         "{module} 的数值达到 {amax}，超过 {format} 的最大值 {limit}。",
     ),
-    "test_norm": Text(
-        "Sums over many elements lose digits in 16 bits.", "对大量元素求和时，16 位格式会丢失有效数字。"
-    ),
+    "test_norm": Text("Sums over many elements lose digits in 16 bits.", "对大量元素求和时，16 位格式会丢失有效数字。"),
     "test_autocast": Text(
         "The script turns autocast on itself; the plan takes its place.",
         "脚本自行启用了 autocast；将由该方案取代。",
@@ -92,9 +90,7 @@ def decision(**changes: Any) -> Decision:
     scale = LossScaleChoice((6, 23), 2.0**13, "transformer.h.11.mlp.c_proj")
     peak = Reason("test_fast", {"device": "NVIDIA H200", "format": "bfloat16", "factor": 15})
     wide = Reason("test_range", {"format": "bfloat16"})
-    logits = Reason(
-        "test_overflow", {"module": "lm_head", "amax": 71200.0, "format": "float16", "limit": 65504}
-    )
+    logits = Reason("test_overflow", {"module": "lm_head", "amax": 71200.0, "format": "float16", "limit": 65504})
     verdicts = (
         Verdict("bf16-mixed", "chosen", (peak, wide), islands),
         Verdict("fp16-mixed", "accepted", (logits,), (Island("lm_head", logits),), scale),

@@ -90,9 +90,7 @@ def test_loss_scale_chart(window: tuple[int, int], initial: float) -> None:
 
 
 @pytest.mark.usefixtures("language")
-@pytest.mark.parametrize(
-    "names", [["float16", "bfloat16"], ["bfloat16"], ["float8_e4m3fn", "float8_e5m2"], []]
-)
+@pytest.mark.parametrize("names", [["float16", "bfloat16"], ["bfloat16"], ["float8_e4m3fn", "float8_e5m2"], []])
 @pytest.mark.parametrize("amax", [0.0, 1e-30, 3.0, 1e38, math.inf])
 def test_range_chart(names: list[str], amax: float) -> None:
     rows = [RoleRow("output", name, amax, "head", 0.0, 0.0, None) for name in names or ["float16"]]
@@ -114,9 +112,7 @@ def test_linear_ticks_are_few_and_inside(low: float, span: float) -> None:
     high = low + span
     ticks = svg.linear_ticks(low, high)
     assert len(ticks) <= 7
-    assert all(
-        low - 1e-6 * abs(low) - span * 1e-6 <= tick <= high + 1e-6 * abs(high) + span * 1e-6 for tick in ticks
-    )
+    assert all(low - 1e-6 * abs(low) - span * 1e-6 <= tick <= high + 1e-6 * abs(high) + span * 1e-6 for tick in ticks)
 
 
 def test_axes_keep_within_their_ends() -> None:

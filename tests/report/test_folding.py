@@ -32,10 +32,7 @@ def test_patterns(paths: list[str], patterns: list[str]) -> None:
 
 def expanded(pattern: str) -> set[str]:
     """Returns what a shell makes of the braces."""
-    parts = [
-        _numbers(part) if index % 2 else [part]
-        for index, part in enumerate(re.split(r"\{([^}]*)\}", pattern))
-    ]
+    parts = [_numbers(part) if index % 2 else [part] for index, part in enumerate(re.split(r"\{([^}]*)\}", pattern))]
     return {"".join(choice) for choice in itertools.product(*parts)}
 
 
@@ -47,9 +44,7 @@ def _numbers(inside: str) -> list[str]:
     return found
 
 
-_NAMES = st.lists(
-    st.one_of(st.sampled_from(["h", "ln1", "0", "00", "x9y"]), st.integers(0, 12).map(str)), max_size=4
-)
+_NAMES = st.lists(st.one_of(st.sampled_from(["h", "ln1", "0", "00", "x9y"]), st.integers(0, 12).map(str)), max_size=4)
 
 
 @given(st.lists(_NAMES.map(".".join), max_size=30))

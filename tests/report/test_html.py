@@ -164,9 +164,7 @@ def test_absent_parts_leave_no_trace(page: Callable[..., Page], changes: dict[st
     made = page(**changes)
     assert made.open == []
     assert sum(tag == "svg" for tag, _ in made.tags) == charts
-    empty = [
-        tag for (tag, _), (following, _) in zip(made.tags, made.tags[1:], strict=False) if tag == following
-    ]
+    empty = [tag for (tag, _), (following, _) in zip(made.tags, made.tags[1:], strict=False) if tag == following]
     assert "section" not in empty
 
 
@@ -207,8 +205,6 @@ def test_file_is_written_whole_or_not_at_all(decide: Decide, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("place", ["missing/precision.html", "."])
 def test_place_that_cannot_be_written(decide: Decide, tmp_path: Path, place: str) -> None:
-    with pytest.raises(
-        BadInputError, match=r"cannot write the report to .*; (make the directory|name a file)"
-    ):
+    with pytest.raises(BadInputError, match=r"cannot write the report to .*; (make the directory|name a file)"):
         write_report(decide(), tmp_path / place)
     assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,7 @@ from floatwise.report.islands import island_groups
 
 
 def _overflow(module: str, amax: float) -> Island:
-    return Island(
-        module, Reason("test_overflow", {"module": module, "amax": amax, "format": "f", "limit": 1})
-    )
+    return Island(module, Reason("test_overflow", {"module": module, "amax": amax, "format": "f", "limit": 1}))
 
 
 def test_one_group_for_each_kind_of_reason() -> None:

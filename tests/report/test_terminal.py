@@ -70,13 +70,10 @@ def test_each_island_is_listed_or_counted(decide: Decide, console: Console, prin
     assert "precision.html" in later
 
 
-def test_sentence_of_one_module_is_not_passed_off_as_all(
-    decide: Decide, console: Console, printed: Printed
-) -> None:
+def test_sentence_of_one_module_is_not_passed_off_as_all(decide: Decide, console: Console, printed: Printed) -> None:
     data = {"format": "float16", "limit": 65504}
     islands = tuple(
-        Island(f"m.{i}", Reason("test_overflow", {**data, "module": f"m.{i}", "amax": 7e4 + i}))
-        for i in (0, 1)
+        Island(f"m.{i}", Reason("test_overflow", {**data, "module": f"m.{i}", "amax": 7e4 + i})) for i in (0, 1)
     )
     render_decision(decide(islands=islands, verdicts=()), console, _PLAN, _PAGE)
     joined = _joined(printed())

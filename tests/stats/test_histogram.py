@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from floatwise.stats import exponent_counts
 
-any_float32 = hnp.arrays(
-    np.uint32, hnp.array_shapes(min_dims=0, max_dims=3), elements=st.integers(0, 2**32 - 1)
-)
+any_float32 = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, max_dims=3), elements=st.integers(0, 2**32 - 1))
 
 
 def expected_bin(value: float) -> int:
@@ -51,7 +49,5 @@ def test_float64_past_float32_counts_as_infinite() -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_chunks_add_up(seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal(200_001).astype(np.float32)
-    np.testing.assert_array_equal(
-        exponent_counts(x), exponent_counts(x[:70_000]) + exponent_counts(x[70_000:])
-    )
+    np.testing.assert_array_equal(exponent_counts(x), exponent_counts(x[:70_000]) + exponent_counts(x[70_000:]))
     np.testing.assert_array_equal(exponent_counts(x[::-2]), exponent_counts(x[::2]))

@@ -153,7 +153,10 @@ def test_a_loss_inside_the_model_runs_in_float32() -> None:
         output = model(*batches(1)[0])
         output["loss"].backward()
     assert model.seen == [torch.bfloat16, torch.float32]
-    assert {key: value.dtype for key, value in output.items()} == {"loss": torch.float32, "logits": torch.float32}
+    assert {key: value.dtype for key, value in output.items()} == {
+        "loss": torch.float32,
+        "logits": torch.float32,
+    }
 
 
 def island(module: str) -> ModulePolicy:

@@ -159,18 +159,14 @@ def test_mixed_inputs_take_the_widest_dtype(name: str, policy: CudaPolicy) -> No
         mixed, same = WIDEST[name](low, wide), WIDEST[name](low, low)
     assert mixed.dtype is torch.float32
     assert same.dtype is torch.bfloat16
-    if (
-        expected is not None and name != "tensordot"
-    ):  # tensordot's own product is one of the lowered operators
+    if expected is not None and name != "tensordot":  # tensordot's own product is one of the lowered operators
         torch.testing.assert_close(mixed, expected)
 
 
 @pytest.mark.parametrize("name", ["mv", "addmv", "addr"])
 def test_products_that_the_cpu_forgets_are_lowered(name: str, policy: CudaPolicy) -> None:
     matrix, vector = values(4, 4), values(4)
-    arguments = {"mv": (matrix, vector), "addmv": (vector, matrix, vector), "addr": (matrix, vector, vector)}[
-        name
-    ]
+    arguments = {"mv": (matrix, vector), "addmv": (vector, matrix, vector), "addr": (matrix, vector, vector)}[name]
     expected = getattr(torch, name)(*cast(arguments, torch.bfloat16))
     with region():
         got = getattr(torch, name)(*arguments)
@@ -259,7 +255,7 @@ def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], inputs: Tensor)
     model.zero_grad()
     with region():
         loss = run(inputs)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
@@ -267,9 +263,9 @@ class TestAutograd:
     def test_gradients_are_those_of_explicit_casts(self, policy: CudaPolicy) -> None:
         low = values(4, 8).bfloat16().requires_grad_()
         with region():
-            low.softmax(-1).log().sum().backward()  # type: ignore[no-untyped-call]
+            low.softmax(-1).log().sum().backward()
         explicit = low.detach().clone().requires_grad_()
-        explicit.float().softmax(-1).log().sum().backward()  # type: ignore[no-untyped-call]
+        explicit.float().softmax(-1).log().sum().backward()
         assert low.grad is not None
         assert low.grad.dtype is torch.bfloat16
         assert torch.equal(low.grad, explicit.grad if explicit.grad is not None else low)
@@ -322,13 +318,13 @@ class TestHolding:
             assert values(2).bfloat16().exp().dtype is torch.bfloat16
 
     def test_a_kernel_of_another_library_is_kept(self) -> None:
-        other = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        other.impl("rsqrt", lambda x: torch.zeros(1), "AutocastCPU")  # type: ignore[no-untyped-call]
+        other = torch.library.Library("aten", "IMPL")
+        other.impl("rsqrt", lambda x: torch.zeros(1), "AutocastCPU")
         try:
             with CudaPolicy(), region():
                 assert torch.equal(torch.rsqrt(values(2)), torch.zeros(1))
         finally:
-            other._destroy()  # type: ignore[no-untyped-call]
+            other._destroy()
 
     def test_many_threads_may_hold_it_at_once(self) -> None:
         def hold() -> None:

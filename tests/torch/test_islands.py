@@ -120,9 +120,7 @@ class TestWhere:
     def test_nothing_changes_outside_a_region(self) -> None:
         model = Model()
         low_output = Policy(compute_dtype="float32", output_dtype="bfloat16")
-        apply_islands(
-            model, plan_with(("stem", low_output), ("blocks.0", FLOAT32), ("blocks.0.inner", Policy()))
-        )
+        apply_islands(model, plan_with(("stem", low_output), ("blocks.0", FLOAT32), ("blocks.0.inner", Policy())))
         expected = copy.deepcopy(model)(X)
         assert model(X).dtype is torch.float32
         assert torch.equal(model(X), expected)
@@ -161,9 +159,7 @@ class TestWhere:
 
 class TestUnmatched:
     def test_a_glob_without_a_module_is_a_warning_with_the_nearest(self) -> None:
-        with pytest.warns(
-            UserWarning, match=r"'block\.0' matches no module of this model; nearest: blocks\.0"
-        ):
+        with pytest.warns(UserWarning, match=r"'block\.0' matches no module of this model; nearest: blocks\.0"):
             islands = apply_islands(Model(), plan_with("block.0", "stem"))
         assert islands.unmatched == ("block.0",)
         assert list(islands.policies) == ["stem"]
@@ -290,9 +286,7 @@ class TestCompile:
     @pytest.mark.parametrize("globs", [["1"], ["(root)"], [("1", FLOAT32), ("1.0", Policy())]], ids=str)
     def test_one_graph_with_the_same_values_and_gradients(self, globs: list[Any]) -> None:
         torch.compiler.reset()
-        model = nn.Sequential(
-            nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4)
-        )
+        model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
         apply_islands(model, plan_with(*globs))
         compiled: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
         with CudaPolicy():

@@ -36,7 +36,7 @@ def trained(kind: str = "SGD") -> tuple[nn.Parameter, Optimizer]:
 
 def one_step(s: GradScaler, weight: nn.Parameter, optimizer: Optimizer, factor: float = 1.0) -> None:
     optimizer.zero_grad()
-    s.scale((weight * factor).sum()).backward()  # type: ignore[no-untyped-call]
+    s.scale((weight * factor).sum()).backward()
     s.step(optimizer)
     s.update()
 
@@ -75,7 +75,7 @@ class TestContract:
             weight, optimizer = trained(kind)
             for _ in range(3):
                 optimizer.zero_grad()
-                s.scale((weight * 5).sum()).backward()  # type: ignore[no-untyped-call]
+                s.scale((weight * 5).sum()).backward()
                 s.unscale_(optimizer)
                 nn.utils.clip_grad_norm_([weight], 1.0)
                 s.step(optimizer, None)  # Accelerate passes the closure by position
@@ -83,9 +83,7 @@ class TestContract:
             results.append(weight.detach().clone())
         assert torch.equal(*results)
 
-    @pytest.mark.parametrize(
-        "misuse", ["step", "update", "unscale_", "unscale twice", "step twice", "no gradients"]
-    )
+    @pytest.mark.parametrize("misuse", ["step", "update", "unscale_", "unscale twice", "step twice", "no gradients"])
     def test_misuse_is_refused_as_grad_scaler_refuses_it(self, misuse: str) -> None:
         def run(s: GradScaler) -> None:
             weight, optimizer = trained()
@@ -95,7 +93,7 @@ class TestContract:
                 s.update()
             loss = s.scale(weight.sum())
             if misuse != "no gradients":
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             for _ in range(2):
                 (s.unscale_ if misuse == "unscale twice" else s.step)(optimizer)
 
@@ -109,11 +107,11 @@ class TestContract:
     def test_float16_gradients_are_refused_and_fused_optimizers_take_them(self) -> None:
         weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
         s = scaler()
-        s.scale(weight.float().sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(weight.float().sum()).backward()
         with pytest.raises(ValueError, match="FP16"):
             s.step(torch.optim.SGD([weight], lr=0.1))
         s = scaler()
-        s.scale(weight.float().sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(weight.float().sum()).backward()
         s.step(torch.optim.SGD([weight], lr=0.1, fused=True))
         assert s.last_step == "stepped"
 
@@ -133,7 +131,7 @@ class TestContract:
         weight, optimizer = trained()
         loss = weight.sum()
         assert s.scale(loss) is loss
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         s.unscale_(optimizer)
         s.step(optimizer)
         s.update()
@@ -152,7 +150,7 @@ class TestContract:
     def test_a_closure_is_refused_by_position_and_by_name(self) -> None:
         weight, optimizer = trained()
         s = scaler()
-        s.scale(weight.sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(weight.sum()).backward()
         with pytest.raises(RuntimeError, match="closure"):
             s.step(optimizer, lambda: 0.0)
         with pytest.raises(RuntimeError, match="Closure"):
@@ -169,7 +167,7 @@ class TestContract:
 
         weight, _ = trained()
         s, optimizer = scaler(), Custom([weight], lr=0.1)
-        s.scale(weight.sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(weight.sum()).backward()
         with pytest.warns(FutureWarning):
             s.step(optimizer)
         assert s.last_step == "stepped"
@@ -206,9 +204,7 @@ class TestBounds:
             (256.0, INF, 64.0),
         ],
     )
-    def test_two_steps_move_the_scale_within_its_bounds(
-        self, first: float, factor: float, last: float
-    ) -> None:
+    def test_two_steps_move_the_scale_within_its_bounds(self, first: float, factor: float, last: float) -> None:
         weight, optimizer = trained()
         s = scaler(first, growth_interval=1, ceiling=64.0)
         for _ in range(2):
@@ -283,7 +279,7 @@ class TestAccount:
     def test_gradients_are_unscaled_after_a_step(self, kind: str, factor: float) -> None:
         weight, optimizer = trained(kind)
         s = scaler()
-        s.scale(weight.sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(weight.sum()).backward()
         assert weight.grad is not None
         weight.grad[0] *= factor
         s.step(optimizer)
@@ -298,7 +294,7 @@ class TestAccount:
     def test_two_optimizers_are_told_apart(self) -> None:
         (good, first), (bad, second) = trained(), trained()
         s = scaler()
-        s.scale(good.sum() + (bad * INF).sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(good.sum() + (bad * INF).sum()).backward()
         s.unscale_(first)
         s.unscale_(second)
         seen = []
@@ -313,7 +309,7 @@ class TestAccount:
     def test_optimizers_that_agree_skip_together(self, kind: str) -> None:
         (good, first), (bad, second) = trained(kind), trained(kind)
         s = scaler()
-        s.scale(good.sum() + (bad * INF).sum()).backward()  # type: ignore[no-untyped-call]
+        s.scale(good.sum() + (bad * INF).sum()).backward()
         for optimizer in (first, second):
             s.unscale_(optimizer)
         assert s.agree([first, second]) is False

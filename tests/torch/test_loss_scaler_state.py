@@ -27,9 +27,7 @@ def used() -> LossScaler:
 
 
 class TestState:
-    @pytest.mark.parametrize(
-        "again", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))], ids=["copy", "pickle"]
-    )
+    @pytest.mark.parametrize("again", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))], ids=["copy", "pickle"])
     def test_copies_go_on_where_it_stands(self, again: Callable[[LossScaler], LossScaler]) -> None:
         s = used()
         other = again(s)

@@ -46,9 +46,7 @@ def test_wrappers_leave_no_trace(wrapper: str) -> None:
 def test_the_tap_gives_the_same_names(wrapper: str) -> None:
     wrapped = WRAPPERS[wrapper](model())
     names = strip_wrappers(wrapped)
-    assert {path: names[id(module)] for path, module in module_paths(wrapped).items()} == {
-        p: p for p in PATHS
-    }
+    assert {path: names[id(module)] for path, module in module_paths(wrapped).items()} == {p: p for p in PATHS}
 
 
 def test_a_wrapped_block_within_a_model() -> None:

@@ -42,8 +42,7 @@ def model() -> nn.Module:
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     return [
-        (torch.randn(8, 32, generator=generator), torch.randint(0, 32, (8,), generator=generator))
-        for _ in range(count)
+        (torch.randn(8, 32, generator=generator), torch.randint(0, 32, (8,), generator=generator)) for _ in range(count)
     ]
 
 
@@ -66,9 +65,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def train(
-    precision: Precision, net: nn.Module, data: list[tuple[Tensor, Tensor]], **limits: float
-) -> list[StepInfo]:
+def train(precision: Precision, net: nn.Module, data: list[tuple[Tensor, Tensor]], **limits: float) -> list[StepInfo]:
     infos = []
     for batch in data:
         with precision.forward():
@@ -92,7 +89,7 @@ class TestParity:
         for batch in batches(6):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = loss_of(by_hand, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if clip_norm:
                 norms.append(float(nn.utils.clip_grad_norm_(by_hand.parameters(), clip_norm)))
             optimizer.step()
@@ -106,9 +103,7 @@ class TestParity:
 
     @pytest.mark.parametrize("kind", OPTIMIZERS)
     @pytest.mark.parametrize("clip_norm", [None, 0.5])
-    def test_fp16_is_grad_scaler_step_by_step(
-        self, kind: str, clip_norm: float | None, prepare: Prepare
-    ) -> None:
+    def test_fp16_is_grad_scaler_step_by_step(self, kind: str, clip_norm: float | None, prepare: Prepare) -> None:
         settings = LossScale(initial_scale=2.0**22, growth_interval=3)  # overflows at first, then grows
         by_hand = model()
         optimizer = OPTIMIZERS[kind](by_hand)
@@ -117,7 +112,7 @@ class TestParity:
         for batch in batches(12):
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = loss_of(by_hand, batch)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()
             if clip_norm:
                 scaler.unscale_(optimizer)
                 norms.append(float(nn.utils.clip_grad_norm_(by_hand.parameters(), clip_norm)))
@@ -139,7 +134,7 @@ class TestParity:
         by_hand = model()
         optimizer = OPTIMIZERS["AdamW"](by_hand)
         for batch in batches(4):
-            loss_of(by_hand, batch).backward()  # type: ignore[no-untyped-call]
+            loss_of(by_hand, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
         ours = model()
@@ -337,7 +332,7 @@ class TestStep:
     def test_gradients_of_an_unscaled_loss_are_refused(self, prepare: Prepare) -> None:
         net = model()
         precision = prepare(net, OPTIMIZERS["SGD"](net), "fp16-mixed")
-        loss_of(net, batches(1)[0]).backward()  # type: ignore[no-untyped-call]
+        loss_of(net, batches(1)[0]).backward()
         with pytest.raises(BadInputError, match=r"precision\.backward\(loss\)"):
             precision.step()
 

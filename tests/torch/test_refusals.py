@@ -49,9 +49,7 @@ def test_what_the_messages_suggest_is_accepted() -> None:
     prepare(both, [OPTIMIZER, own], "fp16-mixed").close()
 
 
-@pytest.mark.parametrize(
-    "limits", [{"clip_norm": 0.0}, {"clip_value": -1.0}, {"clip_norm": math.nan}], ids=str
-)
+@pytest.mark.parametrize("limits", [{"clip_norm": 0.0}, {"clip_value": -1.0}, {"clip_norm": math.nan}], ids=str)
 def test_limits_that_are_none(limits: dict[str, float]) -> None:
     with pytest.raises(BadInputError, match="expected a positive number, or None not to clip"):
         prepare(MODEL, OPTIMIZER, "fp32").step(**limits)

@@ -114,9 +114,7 @@ def _switches_restored() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("how", "matmul", "allowed"), [("tf32", "tf32", "True"), ("ieee", "ieee", "False")], ids=["tf32", "ieee"]
 )
-def test_switches_agree_inside_and_are_as_before_outside(
-    caller: str, how: Any, matmul: str, allowed: str
-) -> None:
+def test_switches_agree_inside_and_are_as_before_outside(caller: str, how: Any, matmul: str, allowed: str) -> None:
     CALLERS[caller]()
     before = _switches()
     with float32_products(how, "cuda"):

@@ -32,7 +32,9 @@ def plan(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the plan goes.")] = Path("precision.toml"),
     recording: Annotated[Path | None, typer.Option(help="Decide again from this file, without a run.")] = None,
     full: Annotated[bool, typer.Option(help="Look at every value, not at 16 Ki per tensor.")] = False,
-    measured: Annotated[bool, typer.Option("--measure/--no-measure", help="Train side by side on this machine.")] = True,
+    measured: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Train side by side on this machine.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Run a script in float32 for a few steps and decide which precision to train it with, and why.

@@ -44,8 +44,7 @@ _ROWS = (
         source=_MX,
         aliases=("mxfp8", "mxfp8_e4m3fn"),
         use=Text(
-            "float8 training on Blackwell and MI350 without a history of amax: weights, activations and "
-            "gradients.",
+            "float8 training on Blackwell and MI350 without a history of amax: weights, activations and gradients.",
             "在 Blackwell 与 MI350 上进行 float8 训练，无需维护 amax 历史：权重、激活与梯度均可使用。",
         ),
         pitfalls=Text(
@@ -151,14 +150,12 @@ _ROWS = (
         use=Text(
             "4-bit matrix products on Blackwell, with gradients rounded stochastically, Hadamard transforms "
             "and a few layers kept wider.",
-            "在 Blackwell 上进行 4 位矩阵乘：梯度使用随机舍入，配合 Hadamard 变换，并让少数层保持更宽的格"
-            "式。",
+            "在 Blackwell 上进行 4 位矩阵乘：梯度使用随机舍入，配合 Hadamard 变换，并让少数层保持更宽的格式。",
         ),
         pitfalls=Text(
             "The whole tensor's amax is needed before its first block. Blocks whose amax is below about "
             "2^-19 of the tensor's get a scale of zero and vanish.",
-            "量化第一个块之前就需要整个张量的 amax。amax 低于整个张量约 2^-19 的块，其缩放因子为零，整块消"
-            "失。",
+            "量化第一个块之前就需要整个张量的 amax。amax 低于整个张量约 2^-19 的块，其缩放因子为零，整块消失。",
         ),
     ),
 )

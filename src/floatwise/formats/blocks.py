@@ -37,9 +37,7 @@ def quantize_blocks(x: FloatArray, block_format: BlockFormat | str, axis: int = 
     """
     row = get_block_format(block_format)
     if x.ndim == 0:
-        raise BadInputError(
-            f"got a scalar; {row.name} needs at least one axis for its blocks of {row.block_size}"
-        )
+        raise BadInputError(f"got a scalar; {row.name} needs at least one axis for its blocks of {row.block_size}")
     moved = np.moveaxis(round_to_format(x, "float32"), axis, -1)
     blocks = _as_blocks(moved.astype(np.float64), row.block_size)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

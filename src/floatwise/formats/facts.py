@@ -87,9 +87,7 @@ def _layout(fmt: Format) -> str:
         "{bits} ({sign} sign, {exponent} exponent, {mantissa} mantissa)",
         "{bits}（符号 {sign}，指数 {exponent}，尾数 {mantissa}）",
     )
-    return text.format(
-        bits=fmt.bits, sign=int(fmt.signed), exponent=fmt.exponent_bits, mantissa=fmt.mantissa_bits
-    )
+    return text.format(bits=fmt.bits, sign=int(fmt.signed), exponent=fmt.exponent_bits, mantissa=fmt.mantissa_bits)
 
 
 def _smallest_subnormal(fmt: Format) -> str:

@@ -54,9 +54,7 @@ def round_to_format(
     """
     row = get_format(fmt)
     if x.dtype not in (np.float16, np.float32, np.float64):
-        raise BadInputError(
-            f"got an array of {x.dtype}; allowed: float16, float32, float64. Convert it first."
-        )
+        raise BadInputError(f"got an array of {x.dtype}; allowed: float16, float32, float64. Convert it first.")
     if rounding not in ("nearest_even", "stochastic"):
         raise BadInputError(f"got rounding={rounding!r}; allowed: 'nearest_even', 'stochastic'")
     beyond = overflow_value(row, saturate)

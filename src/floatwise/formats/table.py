@@ -52,8 +52,7 @@ _ROWS = (
         source=f"{_IEEE_754}, binary32",
         aliases=("fp32", "f32", "float", "single", "binary32"),
         use=Text(
-            "Master weights, optimizer state, and everything that sums or exponentiates: losses, softmax, "
-            "norms.",
+            "Master weights, optimizer state, and everything that sums or exponentiates: losses, softmax, norms.",
             "主权重、优化器状态，以及所有求和或取指数的运算：损失、softmax、各类归一化。",
         ),
         pitfalls=Text(
@@ -151,8 +150,7 @@ _ROWS = (
         use=Text(
             "Weights and activations of float8 matrix products, scaled per tensor, row or block so that amax "
             "meets 448; weights and sums stay in wider formats.",
-            "用于 float8 矩阵乘的权重与激活，按张量、行或块缩放，使 amax 对齐 448；权重本体与累加保持更宽的"
-            "格式。",
+            "用于 float8 矩阵乘的权重与激活，按张量、行或块缩放，使 amax 对齐 448；权重本体与累加保持更宽的格式。",
         ),
         pitfalls=Text(
             "There is no infinity, and libraries disagree past 464: ml_dtypes gives NaN, torch 2.13 "

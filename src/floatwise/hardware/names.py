@@ -18,9 +18,7 @@ from floatwise.hardware.table import DEVICES
 __all__ = ["device_keys", "find_device", "nearest_devices"]
 
 _TRADEMARK = re.compile(r"\((r|tm|c)\)|®|™")
-_VENDOR = re.compile(
-    r"\b(nvidia|geforce|tesla|amd|ati|intel|habana ?labs|habana|google|cloud|apple|aws|amazon)\b"
-)
+_VENDOR = re.compile(r"\b(nvidia|geforce|tesla|amd|ati|intel|habana ?labs|habana|google|cloud|apple|aws|amazon)\b")
 # What a driver, a shop or a cloud adds to a name without meaning another device.
 _FORM = re.compile(
     r"\b(laptop|notebook|mobile|desktop|gpus?|graphics|card|accelerator|module|generation|edition|workstation"
@@ -58,9 +56,7 @@ def nearest_devices(text: str) -> list[Device]:
 @lru_cache(maxsize=1)
 def device_keys() -> dict[str, Device]:
     """Returns every known name, as letters and digits only, with its row."""
-    return {
-        _joined(_words(name)): row for row in DEVICES.values() for name in (row.id, row.name, *row.aliases)
-    }
+    return {_joined(_words(name)): row for row in DEVICES.values() for name in (row.id, row.name, *row.aliases)}
 
 
 def _readings(text: str) -> Iterator[str]:

@@ -36,10 +36,8 @@ _INSTEAD = {
     "tfloat32": 'it is how float32 products are computed: write "float32" here and float32_matmul = "tf32"',
     "float64": 'nothing in a plan is wider than float32: write "float32"',
     # Micikevicius et al. 2022, arXiv 2209.05433: weights and activations take e4m3, gradients e5m2.
-    "float8_e5m2": "its two mantissa bits serve gradients only, which the scaling sees to: "
-    'write "float8_e4m3fn"',
-    "float8_e5m2fnuz": "its two mantissa bits serve gradients only, which the scaling sees to: "
-    'write "float8_e4m3fnuz"',
+    "float8_e5m2": 'its two mantissa bits serve gradients only, which the scaling sees to: write "float8_e4m3fn"',
+    "float8_e5m2fnuz": 'its two mantissa bits serve gradients only, which the scaling sees to: write "float8_e4m3fnuz"',
 }
 
 

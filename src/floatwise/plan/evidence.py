@@ -25,9 +25,7 @@ class _Frozen:
     """Refuses the methods that change a list or a dictionary."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(
-            "a plan's evidence cannot be changed; make a new plan with recipe(name, evidence=...)"
-        )
+        raise TypeError("a plan's evidence cannot be changed; make a new plan with recipe(name, evidence=...)")
 
     __setitem__ = __delitem__ = __ior__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = popitem = remove = reverse = setdefault = sort = update = _refuse

@@ -104,9 +104,7 @@ def _item(item: re.Match[str], pattern: str) -> str:
     if one == "?":
         return "[^.]"
     if one == "[":
-        raise _malformed(
-            pattern, "a `[` has no `]` within its name; for a bracket of the name itself write `[[]`"
-        )
+        raise _malformed(pattern, "a `[` has no `]` within its name; for a bracket of the name itself write `[[]`")
     if one:
         return re.escape(one)
     return _class(item["not"], item["class"], pattern)

@@ -13,12 +13,8 @@ __all__ = ["meaning_of"]
 _FINER = Text("rounding is {times} times finer", "舍入精细 {times} 倍")
 _COARSER = Text("rounding is {times} times coarser", "舍入粗糙 {times} 倍")
 _SAME_ROUNDING = Text("rounding stays the same", "舍入不变")
-_LARGER = Text(
-    "the largest value grows from {before:.3g} to {after:.3g}", "最大值由 {before:.3g} 增至 {after:.3g}"
-)
-_SMALLER = Text(
-    "the largest value shrinks from {before:.3g} to {after:.3g}", "最大值由 {before:.3g} 降至 {after:.3g}"
-)
+_LARGER = Text("the largest value grows from {before:.3g} to {after:.3g}", "最大值由 {before:.3g} 增至 {after:.3g}")
+_SMALLER = Text("the largest value shrinks from {before:.3g} to {after:.3g}", "最大值由 {before:.3g} 降至 {after:.3g}")
 _SAME_RANGE = Text("the largest value is about the same", "最大值基本不变")
 _FORMAT_CHANGE = Text(
     "{before} -> {after}: {rounding}; {range}",

@@ -27,9 +27,7 @@ SCHEMA_VERSION = 1
 
 def _known_version(version: int) -> int:
     if version != SCHEMA_VERSION:
-        raise ValueError(
-            f"got {version}, expected {SCHEMA_VERSION}; write the plan again with `floatwise plan`"
-        )
+        raise ValueError(f"got {version}, expected {SCHEMA_VERSION}; write the plan again with `floatwise plan`")
     return version
 
 
@@ -55,9 +53,7 @@ class Policy(PlanPart):
     compute_dtype: ComputeDtype = Field(
         default="bfloat16", description="the format matrix products take their operands in"
     )
-    output_dtype: StoreDtype = Field(
-        default="float32", description="the format the outermost outputs are handed on in"
-    )
+    output_dtype: StoreDtype = Field(default="float32", description="the format the outermost outputs are handed on in")
 
 
 class ModulePolicy(PlanPart):
@@ -119,15 +115,11 @@ class LossScale(PlanPart):
 class Reductions(PlanPart):
     """Formats of sums over processes and micro-batches, and of buffers."""
 
-    reduce_dtype: StoreDtype = Field(
-        default="float32", description="the format gradients are summed over processes in"
-    )
+    reduce_dtype: StoreDtype = Field(default="float32", description="the format gradients are summed over processes in")
     accumulate_dtype: StoreDtype = Field(
         default="float32", description="the format gradients are summed over batches in"
     )
-    buffer_dtype: StoreDtype = Field(
-        default="float32", description="the format of buffers, such as running statistics"
-    )
+    buffer_dtype: StoreDtype = Field(default="float32", description="the format of buffers, such as running statistics")
 
 
 class Plan(PlanPart):
@@ -151,17 +143,13 @@ class Plan(PlanPart):
     scaling: Literal["tensorwise", "rowwise"] | None = Field(
         default=None, description="how many scale factors a float8 operand has: one, or one per row"
     )
-    policy: Policy = Field(
-        description="the table of the default formats: param_dtype, compute_dtype, output_dtype"
-    )
+    policy: Policy = Field(description="the table of the default formats: param_dtype, compute_dtype, output_dtype")
     modules: Annotated[tuple[ModulePolicy, ...], Field(strict=False)] = Field(
         default=(), description="modules with formats of their own; later entries win"
     )
     weights: Weights = Field(default=Weights(), description="how 16-bit weights keep float32 accuracy")
     loss_scale: LossScale | None = Field(default=None, description="the factor on the loss, for float16 only")
-    reductions: Reductions = Field(
-        default=Reductions(), description="formats of gradient sums and of buffers"
-    )
+    reductions: Reductions = Field(default=Reductions(), description="formats of gradient sums and of buffers")
     evidence: Evidence = Field(
         default_factory=EvidenceTable, description="what the plan was decided from; it changes nothing"
     )

@@ -54,9 +54,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         got = data[error.start : error.end].hex(" ")
-        raise BadFileError(
-            f"{source}:{line}: got the byte {got}, which is not UTF-8; save the file as UTF-8"
-        ) from None
+        raise BadFileError(f"{source}:{line}: got the byte {got}, which is not UTF-8; save the file as UTF-8") from None
     return loads_plan(text, source)
 
 

@@ -123,13 +123,7 @@ def _enter(content: dict[str, Any], is_list: bool, lengths: dict[Loc, int]) -> L
 
 
 def _keys(content: Any, loc: Loc) -> Iterator[Loc]:
-    items = (
-        content.items()
-        if isinstance(content, dict)
-        else enumerate(content)
-        if isinstance(content, list)
-        else ()
-    )
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in items:
         yield (*loc, key)
         yield from _keys(value, (*loc, key))

@@ -65,9 +65,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:
         # A ValueError comes from a path with a null character.
         why = getattr(error, "strerror", None) or error
-        raise BadInputError(
-            f"cannot write the plan to {os.fspath(path)}: {why}; {_remedy(Path(path))}"
-        ) from None
+        raise BadInputError(f"cannot write the plan to {os.fspath(path)}: {why}; {_remedy(Path(path))}") from None
 
 
 def _replace(target: Path, data: bytes) -> None:

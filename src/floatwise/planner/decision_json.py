@@ -84,11 +84,7 @@ def _measured(measured: Measured | None) -> dict[str, Any] | None:
 
 
 def _parity(parity: LossParity | None) -> dict[str, Any] | None:
-    return (
-        None
-        if parity is None
-        else {field.name: json_value(getattr(parity, field.name)) for field in fields(parity)}
-    )
+    return None if parity is None else {field.name: json_value(getattr(parity, field.name)) for field in fields(parity)}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -113,7 +109,6 @@ def json_value(value: Any) -> Any:
         return {str(key): json_value(entry) for key, entry in value.items()}
     if isinstance(value, (Sequence, frozenset, set)):
         return [
-            json_value(entry)
-            for entry in (sorted(value, key=str) if isinstance(value, (frozenset, set)) else value)
+            json_value(entry) for entry in (sorted(value, key=str) if isinstance(value, (frozenset, set)) else value)
         ]
     return str(value)

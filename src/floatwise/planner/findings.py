@@ -87,5 +87,3 @@ def _kept_in_float32(recording: Recording, plan: Plan) -> Iterator[Finding]:
     if kinds:
         modules = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
         yield Finding("note", "", Reason("kept_in_float32", {"modules": modules}))
-
-

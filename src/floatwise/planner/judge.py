@@ -26,7 +26,12 @@ LARGEST_ISLAND_SHARE = 0.5
 #: Islands made for gradients alone, before the model counts as too wide for float16.
 MOST_GRADIENT_ISLANDS = 4
 
-_FORMAT_OF = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16", "bf16-master": "bfloat16", "fp16-master": "float16"}
+_FORMAT_OF = {
+    "bf16-mixed": "bfloat16",
+    "fp16-mixed": "float16",
+    "bf16-master": "bfloat16",
+    "fp16-master": "float16",
+}
 _INSTEAD = {
     "bf16-master": "bf16-mixed",
     "fp16-master": "fp16-mixed",
@@ -45,7 +50,9 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
         return Verdict(recipe, "refused", (hardware,))
     if recipe in _INSTEAD:
         return Verdict(
-            recipe, "refused", (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}), hardware)
+            recipe,
+            "refused",
+            (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}), hardware),
         )
     if recipe == "tf32":
         return Verdict(recipe, "accepted", (hardware, Reason("tf32_only_products")))
@@ -90,26 +97,36 @@ def _stalls(recording: Recording, fmt: str) -> tuple[Reason, ...]:
 
 
 def _float16(recording: Recording, hardware: Reason) -> Verdict:
-    islands = forward_islands(recording)
+    islands, window = _with_gradient_islands(recording, forward_islands(recording))
+    share = island_share(recording, islands)
+    if share > LARGEST_ISLAND_SHARE:
+        large = Reason("islands_too_large", {"share": percent(share)})
+        return Verdict("fp16-mixed", "refused", (*(i.reason for i in islands), large), islands)
+    if window is not None and _loses_gradients(window):
+        site, lost = window.worst_loss_at(_start(window))
+        data = {"hi": window.hi, "largest": window.largest, "site": site, "share": percent(lost)}
+        return Verdict("fp16-mixed", "refused", (Reason("window_narrow", data),), islands)
+    return _accepted_float16(recording, hardware, islands, window)
+
+
+def _with_gradient_islands(
+    recording: Recording, islands: tuple[Island, ...]
+) -> tuple[tuple[Island, ...], WindowEstimate | None]:
+    """Adds the modules with the largest gradients while that raises a scale at which others vanish."""
     window = loss_scale_window(recording, islands)
-    while window is not None and window.worst_loss_at(_start(window))[1] > LARGEST_LOST_SHARE:
+    for _ in range(MOST_GRADIENT_ISLANDS):
+        if window is None or not _loses_gradients(window):
+            break
         wider = (*islands, _gradient_island(window))
         following = loss_scale_window(recording, wider)
-        if (
-            following is None
-            or following.hi <= window.hi
-            or island_share(recording, wider) > LARGEST_ISLAND_SHARE
-            or len(wider) > MOST_GRADIENT_ISLANDS + len(islands)
-        ):
-            site, share = window.worst_loss_at(_start(window))
-            data = {"hi": window.hi, "largest": window.largest, "site": site, "share": percent(share)}
-            narrow = Reason("window_narrow", data)
-            return Verdict("fp16-mixed", "refused", (narrow,), islands)
+        if following is None or following.hi <= window.hi or island_share(recording, wider) > LARGEST_ISLAND_SHARE:
+            break
         islands, window = wider, following
-    if island_share(recording, islands) > LARGEST_ISLAND_SHARE:
-        share = Reason("islands_too_large", {"share": percent(island_share(recording, islands))})
-        return Verdict("fp16-mixed", "refused", (*(i.reason for i in islands), share), islands)
-    return _accepted_float16(recording, hardware, islands, window)
+    return islands, window
+
+
+def _loses_gradients(window: WindowEstimate) -> bool:
+    return window.worst_loss_at(_start(window))[1] > LARGEST_LOST_SHARE
 
 
 def _accepted_float16(
@@ -144,5 +161,3 @@ def _gradient_island(window: WindowEstimate) -> Island:
         module = window.largest.rpartition(".")[0]
     data = {"site": window.largest, "amax": magnitude(window.amax)}
     return Island(module, Reason("gradient_limits_window", data))
-
-

@@ -39,9 +39,7 @@ class _Run:
     peak_bytes: int | None = None
 
 
-def measure(
-    plan: Plan, script: str, arguments: Sequence[str], steps: int, device: str, progress: Progress
-) -> Measured:
+def measure(plan: Plan, script: str, arguments: Sequence[str], steps: int, device: str, progress: Progress) -> Measured:
     """Trains `steps` iterations in float32 and under the plan, side by side.
 
     Raises:
@@ -81,9 +79,7 @@ def loss_parity(planned: Sequence[float], float32: Sequence[Sequence[float]]) ->
     return LossParity(spread[0] <= mine <= spread[1], mine, tuple(finals), spread)
 
 
-def _in_turn(
-    plan: Plan, script: str, arguments: Sequence[str], steps: int, progress: Progress
-) -> tuple[_Run, _Run]:
+def _in_turn(plan: Plan, script: str, arguments: Sequence[str], steps: int, progress: Progress) -> tuple[_Run, _Run]:
     plain, planned = _Run([], []), _Run([], [])
     with ExitStack() as stack:
         pairs = []

@@ -58,11 +58,13 @@ _HARDWARE = {
 
 _NUMERICS = {
     "bf16_range": Text(
-        "bfloat16 has float32's range: nothing overflows, {underflow} of the gradients vanish, no loss scale is needed.",
+        "bfloat16 has float32's range: nothing overflows, {underflow} of the gradients vanish, "
+        "no loss scale is needed.",
         "bfloat16 的数值范围与 float32 相同：不会上溢，{underflow} 的梯度会变为零，不需要损失缩放。",
     ),
     "forward_fits": Text(
-        "The largest value that enters or leaves a {format} product is {amax} ({site}), {bits} bits below the limit {limit}.",
+        "The largest value that enters or leaves a {format} product is {amax} ({site}), "
+        "{bits} bits below the limit {limit}.",
         "进出 {format} 乘法的最大值为 {amax}（{site}），距上限 {limit} 还有 {bits} 位余量。",
     ),
     "forward_overflow": Text(
@@ -88,10 +90,12 @@ _NUMERICS = {
     "window_narrow": Text(
         "No loss scale suits all gradients: past 2^{hi} those of {largest} overflow, and three bits below that "
         "{site} still loses {share} of its own.",
-        "没有适合全部梯度的损失缩放：超过 2^{hi} 时 {largest} 的梯度上溢，而再低三位时 {site} 仍会丢失 {share} 的梯度。",
+        "没有适合全部梯度的损失缩放：超过 2^{hi} 时 {largest} 的梯度上溢，"
+        "而再低三位时 {site} 仍会丢失 {share} 的梯度。",
     ),
     "stalls": Text(
-        "Weights stay in float32: stored in {format}, {share} of the updates would be lost (worst: {parameter}, {worst}).",
+        "Weights stay in float32: stored in {format}, {share} of the updates would be lost "
+        "(worst: {parameter}, {worst}).",
         "权重保留为 float32：若以 {format} 存储，{share} 的更新会丢失（最严重：{parameter}，{worst}）。",
     ),
     "baseline_not_finite": Text(
@@ -187,7 +191,8 @@ _FINDINGS = {
     "unaligned": Text(
         "{count} of {total} products have a side that is no multiple of {multiple} ({example}): {format} matrix units "
         "run them at part of their rate; pad these sizes.",
-        "{total} 个乘法中有 {count} 个的某一维不是 {multiple} 的倍数（{example}）：{format} 矩阵单元只能以部分速率运行；"
+        "{total} 个乘法中有 {count} 个的某一维不是 {multiple} 的倍数（{example}）：{format} "
+        "矩阵单元只能以部分速率运行；"
         "建议补齐这些尺寸。",
     ),
     "update_by_hand": Text(

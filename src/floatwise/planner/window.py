@@ -101,9 +101,7 @@ def _largest_exponent(amax: float) -> int:
     return exponent if amax * 2.0**exponent < get_format("float16").overflow_threshold else exponent - 1
 
 
-def _sixteen_bit_gradients(
-    recording: Recording, islands: tuple[Island, ...]
-) -> Iterator[tuple[str, TensorSummary]]:
+def _sixteen_bit_gradients(recording: Recording, islands: tuple[Island, ...]) -> Iterator[tuple[str, TensorSummary]]:
     for path, summary in recording.role("grad_output").items():
         if _is_sixteen_bit(recording, path, islands):
             yield path, summary

@@ -28,9 +28,7 @@ class MatrixShape:
     flops: int
 
 
-def matrix_shape(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
-) -> MatrixShape | None:
+def matrix_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> MatrixShape | None:
     """Returns the shape of one call, or None where it cannot be told from the operands."""
     shapes = [tuple(a.shape) for a in args if hasattr(a, "shape")]
     out = tuple(output.shape) if hasattr(output, "shape") else ()

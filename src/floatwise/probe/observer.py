@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from floatwise.probe.flops import matrix_shape
 from floatwise.probe.recording import Site
@@ -54,12 +55,14 @@ class Probe(Observer):
 
     # -- forward ------------------------------------------------------------------------------------------------
 
+    @override
     def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
         if self.active and torch.is_grad_enabled() and id(root) not in self._modules_seen:
             self._modules_seen.add(id(root))
             self._name_parameters(root)
         return args, kwargs
 
+    @override
     def operator_called(
         self, site: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
@@ -74,6 +77,7 @@ class Probe(Observer):
             self._by_operator.add(site)
             self._look_at_output(site, output)
 
+    @override
     def module_called(
         self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
@@ -85,12 +89,14 @@ class Probe(Observer):
 
     # -- backward and update ------------------------------------------------------------------------------------
 
+    @override
     def backward_starts(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
         if self.active and not self._parameters:
             for number, leaf in enumerate(leaves_of(roots)):
                 self._watch_parameter(_name_in_script(leaf) or f"parameter_{number}", leaf)
         return roots
 
+    @override
     def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
         if self.active:
             stepped = None if optimizer is None else {id(p) for g in optimizer.param_groups for p in g["params"]}
@@ -100,6 +106,7 @@ class Probe(Observer):
             if optimizer is not None:
                 self.updates.before(mine)
 
+    @override
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
         if self.active and optimizer is not None:
             self.updates.after()

@@ -152,7 +152,9 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
             meta = json.loads(archive.read(_META))
             counts = np.load(io.BytesIO(archive.read("counts.npy")), allow_pickle=False)
     except OSError as error:
-        raise BadFileError(f"{path}: cannot be read: {error.strerror}; write one with `floatwise plan SCRIPT`") from error
+        raise BadFileError(
+            f"{path}: cannot be read: {error.strerror}; write one with `floatwise plan SCRIPT`"
+        ) from error
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise BadFileError(
             f"{path}: not a Floatwise recording, or a damaged one ({error}); record again with `floatwise plan SCRIPT`"
@@ -166,7 +168,9 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     try:
         return _from_meta(meta, counts)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadFileError(f"{path}: damaged recording ({error!r}); record again with `floatwise plan SCRIPT`") from error
+        raise BadFileError(
+            f"{path}: damaged recording ({error!r}); record again with `floatwise plan SCRIPT`"
+        ) from error
 
 
 def _from_meta(meta: dict[str, Any], counts: np.ndarray) -> Recording:

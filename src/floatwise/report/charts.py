@@ -127,9 +127,7 @@ def bars_chart(name: str, title: str, unit: str, unit_size: float, bars: Sequenc
     for index, bar in enumerate(bars):
         top = 8 + _BAR_STEP * index
         length = x.at(bar.value) - x.start
-        parts.append(
-            element("rect", x=x.start, y=top, width=length, height=_BAR_HEIGHT, rx=2, class_=bar.class_)
-        )
+        parts.append(element("rect", x=x.start, y=top, width=length, height=_BAR_HEIGHT, rx=2, class_=bar.class_))
         parts.append(label(_BAR_LEFT - 10, top + 15, bar.name, anchor="end", class_="name"))
         parts.append(label(x.start + length + 8, top + 15, bar.text, anchor="start", class_="value"))
     description = "; ".join(f"{bar.name}: {bar.text}" for bar in bars)

@@ -86,8 +86,7 @@ def device_to_json(device: Device) -> dict[str, Any]:
     """Returns a device's row, with the advice that follows from it."""
     row = {field.name: getattr(device, field.name) for field in fields(device)}
     matrix = {
-        name: {field.name: getattr(path, field.name) for field in fields(path)}
-        for name, path in device.matrix.items()
+        name: {field.name: getattr(path, field.name) for field in fields(path)} for name, path in device.matrix.items()
     }
     return _json_object({**row, "matrix": matrix, "advice": device_advice(device)})
 

@@ -44,9 +44,7 @@ def write_report(
             file.write(text)
         unfinished.replace(target)
     except OSError as error:
-        remedy = (
-            "make the directory first" if not target.parent.is_dir() else "name a file that can be written"
-        )
+        remedy = "make the directory first" if not target.parent.is_dir() else "name a file that can be written"
         raise BadInputError(f"cannot write the report to {path}: {error.strerror}; {remedy}") from None
     finally:
         unfinished.unlink(missing_ok=True)

@@ -91,9 +91,7 @@ def _islands(decision: Decision) -> dict[str, Any]:
     return {
         "island_groups": [_island_group(group) for group in island_groups(islands)],
         "islands_summary": _ALL_ISLANDS.format(n=len(islands)),
-        "islands": [
-            {"module": module_name(island.module), "reason": str(island.reason)} for island in islands
-        ],
+        "islands": [{"module": module_name(island.module), "reason": str(island.reason)} for island in islands],
     }
 
 

@@ -83,9 +83,7 @@ _MEMORY_TITLE = Text("Peak tensor memory, {unit}", "张量内存峰值，{unit}"
 
 def _bars(measured: Measured, name: str) -> list[dict[str, Any]]:
     planned, float32 = measured.step_seconds
-    times = _two_bars(
-        "step-time", _STEP_TIME, (float32, planned), name, numbers.seconds, numbers.seconds_unit
-    )
+    times = _two_bars("step-time", _STEP_TIME, (float32, planned), name, numbers.seconds, numbers.seconds_unit)
     if measured.float32_bytes is None or measured.planned_bytes is None:
         return [times]
     sizes = measured.float32_bytes, measured.planned_bytes

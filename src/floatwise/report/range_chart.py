@@ -84,11 +84,9 @@ def _ticks(x: Axis, bottom: float) -> Iterator[Markup]:
 
 def _description(largest: Mapping[str, float], formats: Sequence[Format]) -> str:
     said = [
-        _HOLDS.format(format=fmt.name, low=round(_bounds(fmt)[0]), high=math.ceil(_bounds(fmt)[1]))
-        for fmt in formats
+        _HOLDS.format(format=fmt.name, low=round(_bounds(fmt)[0]), high=math.ceil(_bounds(fmt)[1])) for fmt in formats
     ]
     said += [
-        _REACHES.format(role=sentences.role_name(role), amax=numbers.quantity(amax))
-        for role, amax in largest.items()
+        _REACHES.format(role=sentences.role_name(role), amax=numbers.quantity(amax)) for role, amax in largest.items()
     ]
     return "; ".join(said)

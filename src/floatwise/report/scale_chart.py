@@ -48,9 +48,7 @@ def loss_scale_chart(choice: LossScaleChoice) -> Markup:
     parts += _mark(marks[0], _TOP - 14, (_TOP - 8, _BOTTOM), _STARTS.format(initial=initial), "planned")
     named = {_TORCH_DEFAULT_LOG2} if start != _TORCH_DEFAULT_LOG2 else set()
     for power in named:
-        parts += _mark(
-            marks[1], _BOTTOM + 46, (_TOP, _BOTTOM + 30), _DEFAULT.format(power=power), "reference"
-        )
+        parts += _mark(marks[1], _BOTTOM + 46, (_TOP, _BOTTOM + 30), _DEFAULT.format(power=power), "reference")
     parts += _ticks(x, without=named)
     said = _DESCRIPTION.format(low=low, high=high, initial=initial)
     return svg.chart("loss-scale", str(_TITLE), said, _HEIGHT, parts)

@@ -67,9 +67,7 @@ _ROLES = {
 def headline(decision: Decision) -> str:
     """Returns the decision in one line; the recipe comes first."""
     frame = _HERE if decision.here else _THERE
-    return frame.format(
-        recipe=plain(decision.recipe), target=plain(decision.target_name), outcome=outcome(decision)
-    )
+    return frame.format(recipe=plain(decision.recipe), target=plain(decision.target_name), outcome=outcome(decision))
 
 
 def place(decision: Decision) -> str:
@@ -130,8 +128,7 @@ def role_name(role: str) -> str:
 _LOSS_SCALE = Text(
     "Scales from {low} to {high} lose nothing. Training starts at {initial}; "
     "the gradients of {largest} set the upper end.",
-    "缩放系数取 {low} 至 {high} 时，梯度既不上溢也不下溢。"
-    "训练从 {initial} 开始；上限由 {largest} 的梯度决定。",
+    "缩放系数取 {low} 至 {high} 时，梯度既不上溢也不下溢。训练从 {initial} 开始；上限由 {largest} 的梯度决定。",
 )
 
 

@@ -67,9 +67,7 @@ def _print_section(console: Console, title: str, body: RenderableType, width: in
 
 def _answer(decision: Decision) -> Panel:
     style = "bold" if decision.plan.is_float32 else "bold green"
-    lines = Group(
-        Line(sentences.headline(decision), style=style), Line(sentences.subtitle(decision), style="dim")
-    )
+    lines = Group(Line(sentences.headline(decision), style=style), Line(sentences.subtitle(decision), style="dim"))
     return Panel(lines, box=box.ROUNDED, border_style="dim")
 
 

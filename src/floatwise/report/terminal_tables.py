@@ -29,9 +29,7 @@ _STATUS_STYLE = {"chosen": "bold green", "accepted": "green", "refused": "red", 
 
 def plain_table(*headers: str, right: Sequence[int] = (), header: bool = True) -> Table:
     """Returns an empty table in the house style; `right` lists the columns that hold numbers."""
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=header, header_style="bold dim"
-    )
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=header, header_style="bold dim")
     for index, name in enumerate(headers):
         table.add_column(name, justify="right" if index in right else "left", overflow="fold")
     return table
@@ -103,9 +101,7 @@ def verdicts(judged: Sequence[Verdict]) -> Table:
     for verdict in judged:
         style = _STATUS_STYLE.get(verdict.status, "")
         word = Line(sentences.status_word(verdict.status), style=style)
-        table.add_row(
-            Line(plain(verdict.recipe), style=style), word, _lines(sentences.verdict_lines(verdict))
-        )
+        table.add_row(Line(plain(verdict.recipe), style=style), word, _lines(sentences.verdict_lines(verdict)))
     return table
 
 

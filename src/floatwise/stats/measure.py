@@ -16,9 +16,7 @@ from floatwise.stats.summary import TensorSummary
 __all__ = ["summarise"]
 
 
-def summarise(
-    x: NDArray[np.floating[Any]], formats: Sequence[str] = ("float16", "bfloat16")
-) -> TensorSummary:
+def summarise(x: NDArray[np.floating[Any]], formats: Sequence[str] = ("float16", "bfloat16")) -> TensorSummary:
     """Returns the summary of every value of `x`, taken as float32.
 
     Noise is of a saturating cast: one overflow would otherwise make it infinite and hide the rest, and
@@ -44,9 +42,6 @@ def summarise(
         zeros=int(np.count_nonzero(finite == 0)),
         nonfinite=int(counts[EXPONENT_BINS - 1]),
         signal=float(np.square(exact).sum()),
-        noise={
-            row.name: float(np.square(exact - round_to_format(finite, row, saturate=True)).sum())
-            for row in rows
-        },
+        noise={row.name: float(np.square(exact - round_to_format(finite, row, saturate=True)).sum()) for row in rows},
         observations=1,
     )

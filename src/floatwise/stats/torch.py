@@ -93,9 +93,7 @@ class SummaryCollector(Generic[Key]):
             running.zeros += int(zeros[i])
             running.nonfinite += int(counts[i][255])
             running.elements += self._elements[i]
-            running.amax = max(
-                running.amax, amax[i] if math.isfinite(amax[i]) else _finite_amax(flat, lengths, i)
-            )
+            running.amax = max(running.amax, amax[i] if math.isfinite(amax[i]) else _finite_amax(flat, lengths, i))
             running.signal += powers["signal"][i]
             for name in _DTYPES:
                 running.noise[name] += powers[name][i]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from floatwise.tap.events import Observer
 
@@ -33,10 +34,12 @@ class IterationClock(Observer):
         self._main: int | None = None
         self._others: set[int] = set()
 
+    @override
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         self.backwards += 1
         self._losses.extend(r.detach() for r in roots if r.numel() == 1)
 
+    @override
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
         self.optimizers.add(type(optimizer).__name__ if optimizer is not None else "update by hand")
         if self._is_main(id(optimizer)):

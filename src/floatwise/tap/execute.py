@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from floatwise.errors import ScriptError
-from floatwise.tap.launcher import expects_launcher
 from floatwise.tap.frames import last_users_line, trimmed_traceback
+from floatwise.tap.launcher import expects_launcher
 from floatwise.tap.patches import Patches
 
 __all__ = ["explain_failure", "run_script", "seed_everything"]
@@ -88,5 +88,7 @@ def _what_next(error: BaseException) -> str:
         return "\nit expects torchrun: torchrun --nproc-per-node 2 -m floatwise run SCRIPT"
     text = str(error)
     if "CUDA" in text and not torch.cuda.is_available():
-        return "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
+        return (
+            "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
+        )
     return "\nfirst make the script run by itself: python " + (sys.argv[0] if sys.argv else "")

@@ -22,9 +22,7 @@ def is_users_file(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     path = os.path.abspath(filename)
-    return not (
-        path.startswith(_FLOATWISE) or path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path
-    )
+    return not (path.startswith(_FLOATWISE) or path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path)
 
 
 def users_line() -> str:

@@ -43,7 +43,7 @@ class Child:
         self._folder = tempfile.TemporaryDirectory(prefix="floatwise-")
         folder = Path(self._folder.name)
         (folder / "job.json").write_text(job.dumps(), encoding="utf-8")
-        self._log: IO[bytes] = open(folder / "output.log", "w+b")  # noqa: SIM115
+        self._log: IO[bytes] = open(folder / "output.log", "w+b")
         key = secrets.token_bytes(16)
         self._listener = Listener(None, authkey=key)
         environment = {**os.environ, ADDRESS_VARIABLE: str(self._listener.address), KEY_VARIABLE: key.hex()}

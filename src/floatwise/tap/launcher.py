@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import NoReturn
 
 __all__ = ["expects_launcher", "restart_as_one_process", "started_as_one_process"]
 
@@ -27,7 +26,7 @@ def started_as_one_process() -> bool:
     return _MARK in os.environ
 
 
-def restart_as_one_process() -> NoReturn | None:
+def restart_as_one_process() -> None:
     """Starts this process anew with the environment of a group of one; does nothing when that was done before."""
     if started_as_one_process():
         return None

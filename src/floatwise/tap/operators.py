@@ -42,12 +42,12 @@ MATRIX_OPERATORS: dict[Any, str] = {
     torch.Tensor.mv: "mv",
     torch.einsum: "einsum",
     torch.functional.einsum: "einsum",
-    torch._VF.lstm: "lstm",  # type: ignore[attr-defined]
-    torch._VF.gru: "gru",  # type: ignore[attr-defined]
-    torch._VF.rnn_tanh: "rnn_tanh",  # type: ignore[attr-defined]
-    torch._VF.rnn_relu: "rnn_relu",  # type: ignore[attr-defined]
-    torch._VF.lstm_cell: "lstm_cell",  # type: ignore[attr-defined]
-    torch._VF.gru_cell: "gru_cell",  # type: ignore[attr-defined]
+    torch._VF.lstm: "lstm",
+    torch._VF.gru: "gru",
+    torch._VF.rnn_tanh: "rnn_tanh",
+    torch._VF.rnn_relu: "rnn_relu",
+    torch._VF.lstm_cell: "lstm_cell",
+    torch._VF.gru_cell: "gru_cell",
 }
 
 #: What autocast keeps in float32 and whose inputs tell whether that is enough.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Module paths that mean the same in every run of a script: which module is the model, and what its parts are called."""
+"""Module paths that mean the same in every run of a script: which module is the model, what its parts are called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ __all__ = ["ModulePaths", "strip_wrappers"]
 #: Prefixes that wrappers put before a model's own paths: DDP and DataParallel, torch.compile, FSDP1.
 _WRAPPER_PARTS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _COMPILED_OR_DISTRIBUTED = frozenset(
-    {"OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper"}
+    {
+        "OptimizedModule",
+        "DistributedDataParallel",
+        "DataParallel",
+        "FullyShardedDataParallel",
+        "CheckpointWrapper",
+    }
 )
 
 
@@ -102,4 +108,3 @@ def _name_in_script(model: nn.Module) -> str | None:
         if value is model and not name.startswith("_"):
             return name
     return None
-

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from floatwise.plan import Plan
 from floatwise.tap.backward import leaves_of
@@ -71,6 +72,7 @@ class AppliedPlan(Observer):
 
     # -- forward ------------------------------------------------------------------------------------------------
 
+    @override
     def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
         self._seen_modules = True
         if self._existing is not None:
@@ -81,26 +83,32 @@ class AppliedPlan(Observer):
         self._open(_device_type(root), opener=id(root))
         return args, kwargs
 
+    @override
     def root_left(self, root: nn.Module, output: Any) -> Any:
         if not torch.is_grad_enabled():
             self._close(opener=id(root))
         return map_tensors(output, to_float32)
 
+    @override
     def root_failed(self, root: nn.Module) -> None:
         self._close()
 
+    @override
     def script_region_entered(self, device_type: str) -> None:
         self._open(device_type, opener=_SCRIPT)
 
+    @override
     def script_region_left(self) -> None:
         self._close(opener=_SCRIPT)
 
     # -- backward and update ------------------------------------------------------------------------------------
 
+    @override
     def backward_starts(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
         self._close()
         return roots if self.scaling is None else self.scaling.scale(roots)
 
+    @override
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         torch.clear_autocast_cache()
         if self.scaling is not None:
@@ -109,14 +117,17 @@ class AppliedPlan(Observer):
             leaf = next(iter(leaves_of(roots)), None)
             self._open(leaf.device.type if leaf is not None else "cpu")
 
+    @override
     def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
         self._close()
         if self.scaling is not None:
             self.scaling.before_step(optimizer)
 
+    @override
     def closure_wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         return closure if self.scaling is None else self.scaling.wrap_closure(closure)
 
+    @override
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
         torch.clear_autocast_cache()
         if self.scaling is not None:

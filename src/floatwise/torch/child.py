@@ -46,9 +46,7 @@ class TrainingChild(ScriptChild):
         if self.watches_memory:
             self._measure_memory(index)
         if self.speaks:
-            self.channel.send(
-                "step", index=index, loss=loss, seconds=seconds, timed=index >= WARM_UP_ITERATIONS
-            )
+            self.channel.send("step", index=index, loss=loss, seconds=seconds, timed=index >= WARM_UP_ITERATIONS)
             if self.job.paced and index + 1 < self.job.steps:
                 self.channel.wait()
         self.started = time.perf_counter()

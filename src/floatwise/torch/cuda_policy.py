@@ -140,18 +140,18 @@ class _Registrations:
         with self._lock:
             self._holders -= 1
             if self._holders == 0 and self._library is not None:
-                self._library._destroy()  # type: ignore[no-untyped-call]
+                self._library._destroy()
                 self._library = None
             _mark(self._library is not None)
 
 
 def _registered(kernels: dict[str, Kernel]) -> torch.library.Library:
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")
     try:
         for name, kernel in kernels.items():
-            library.impl(name, kernel, _KEY)  # type: ignore[no-untyped-call]
+            library.impl(name, kernel, _KEY)
     except BaseException:
-        library._destroy()  # type: ignore[no-untyped-call]
+        library._destroy()
         raise
     return library
 

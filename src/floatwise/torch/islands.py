@@ -75,13 +75,9 @@ def apply_islands(
       PlanError: This runtime cannot apply the plan.
     """
     check_plan(plan)
-    paths = (
-        module_paths(model) if name_of is None else {name_of(module): module for module in model.modules()}
-    )
+    paths = module_paths(model) if name_of is None else {name_of(module): module for module in model.modules()}
     policies = _own_policies(plan, paths)
-    unmatched = tuple(
-        m.module for m in plan.modules if not any(match_module(m.module, path) for path in paths)
-    )
+    unmatched = tuple(m.module for m in plan.modules if not any(match_module(m.module, path) for path in paths))
     for glob in unmatched if name_of is None else ():
         near = nearest_names(glob, paths) or sorted(path for path in paths if path)[:3]
         hint = f"; nearest: {', '.join(near)}" if near else ""
@@ -136,9 +132,7 @@ def _borders(
         yield paths[path], _Border(device_type, TORCH_DTYPES[policy.compute_dtype], output)
 
 
-def _policy_around(
-    path: str, paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]
-) -> Policy | None:
+def _policy_around(path: str, paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]) -> Policy | None:
     while path:
         path = path.rpartition(".")[0]
         if path in policies and not _is_never_called(paths[path]):

@@ -70,9 +70,7 @@ class LossScaler(GradScaler):
         for name, value in (("init_scale", init_scale), ("floor", floor), ("ceiling", ceiling)):
             _check_scale(name, value)
         if floor > ceiling:
-            raise BadInputError(
-                f"got floor {floor!r} above ceiling {ceiling!r}; give them the other way round"
-            )
+            raise BadInputError(f"got floor {floor!r} above ceiling {ceiling!r}; give them the other way round")
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self.floor = floor
         self.ceiling = ceiling
@@ -163,9 +161,7 @@ class LossScaler(GradScaler):
         if not self._enabled:
             return
         if new_scale is not None:
-            value = (
-                new_scale.item() if isinstance(new_scale, Tensor) and new_scale.numel() == 1 else new_scale
-            )
+            value = new_scale.item() if isinstance(new_scale, Tensor) and new_scale.numel() == 1 else new_scale
             if isinstance(value, (int, float)):
                 _check_scale("new_scale", value)
             super().update(float(new_scale) if isinstance(new_scale, int) else new_scale)
@@ -184,9 +180,7 @@ class LossScaler(GradScaler):
         """
         if self._enabled:
             self._last = [found_inf.clone()]
-            self._per_optimizer_states[id(self)]["found_inf_per_device"] = {
-                found_inf.device: found_inf.clone()
-            }
+            self._per_optimizer_states[id(self)]["found_inf_per_device"] = {found_inf.device: found_inf.clone()}
             self.update()
 
     def state_dict(self) -> dict[str, Any]:
@@ -229,9 +223,7 @@ class LossScaler(GradScaler):
         scale, _ = self._check_scale_growth_tracker("step")
         inverse = scale.double().reciprocal().float()
         # float16 gradients are let through: GradScaler leaves them to the fused kernel too.
-        state["found_inf_per_device"] = self._unscale_grads_(
-            optimizer, inverse, torch.zeros_like(scale), True
-        )
+        state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), True)
         state["stage"] = OptState.UNSCALED
 
     def _note_findings(self) -> None:
@@ -264,6 +256,4 @@ def _skips_inside(optimizer: Optimizer) -> bool:
 
 def _check_scale(name: str, value: float) -> None:
     if not _SMALLEST <= value <= _LARGEST:
-        raise BadInputError(
-            f"got {name} {value!r}; expected a number from 2**-126 to 2**127, such as 65536.0"
-        )
+        raise BadInputError(f"got {name} {value!r}; expected a number from 2**-126 to 2**127, such as 65536.0")

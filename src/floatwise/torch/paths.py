@@ -33,9 +33,7 @@ def module_paths(model: nn.Module) -> dict[str, nn.Module]:
     return paths
 
 
-def _collect(
-    module: nn.Module, path: str, paths: dict[str, nn.Module], inside: tuple[nn.Module, ...]
-) -> None:
+def _collect(module: nn.Module, path: str, paths: dict[str, nn.Module], inside: tuple[nn.Module, ...]) -> None:
     if any(module is outer for outer in inside):  # a module that holds its own ancestor
         return
     paths[path] = module

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class PeakMemoryMeter:
         if finished is None:
             return
         finished.__exit__(None, None, None)
-        results = finished.profiler.kineto_results  # type: ignore[union-attr]
+        results: Any = finished.profiler.kineto_results  # type: ignore[union-attr]
         events = [(e.start_ns(), e.name(), e.nbytes()) for e in results.events()]
         started = next(time for time, name, _ in events if name == _MARK)
         now = peak = 0

@@ -36,9 +36,7 @@ def as_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
         return check_plan(recipe(name))
     if Path(name).suffix == ".toml" or Path(name).exists():
         return check_plan(load_plan(Path(name)))
-    raise UnknownNameError(
-        "recipe", name, RECIPES, hint="or give the path of a plan file, which ends in .toml"
-    )
+    raise UnknownNameError("recipe", name, RECIPES, hint="or give the path of a plan file, which ends in .toml")
 
 
 def check_plan(plan: Plan) -> Plan:
@@ -52,9 +50,7 @@ def check_plan(plan: Plan) -> Plan:
     if fault:
         what, instead = fault
         applied = ", ".join(APPLIED_RECIPES)
-        raise PlanError(
-            f"got a plan of recipe {plan.recipe!r} with {what}; applied here: {applied}\n{instead}"
-        )
+        raise PlanError(f"got a plan of recipe {plan.recipe!r} with {what}; applied here: {applied}\n{instead}")
     return plan
 
 

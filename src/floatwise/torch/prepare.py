@@ -116,7 +116,7 @@ class Precision:
         # Autocast is off: products in the backward take the formats the forward left, and no new casts.
         with float32_products(self.plan.float32_matmul, self.device_type):
             with torch.autocast(self.device_type, enabled=False):
-                self.scaler.scale(loss).backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+                self.scaler.scale(loss).backward(retain_graph=retain_graph)
 
     def step(self, clip_norm: float | None = None, clip_value: float | None = None) -> StepInfo:
         """Unscales the gradients once, clips them, and steps every optimizer that has some, or none of them.
@@ -180,8 +180,7 @@ class Precision:
             return
         if self.scaler._get_scale_async() is None:
             raise BadInputError(
-                "got gradients of a loss that was not scaled; call precision.backward(loss), "
-                "not loss.backward()"
+                "got gradients of a loss that was not scaled; call precision.backward(loss), not loss.backward()"
             )
         for optimizer in optimizers:
             self.scaler.unscale_(optimizer)

@@ -25,13 +25,9 @@ def device_type_of(model: nn.Module) -> str:
     """
     types = [p.device.type for p in model.parameters()]
     if not types:
-        raise BadInputError(
-            f"got {type(model).__name__}, a model without parameters: there is nothing to train"
-        )
+        raise BadInputError(f"got {type(model).__name__}, a model without parameters: there is nothing to train")
     if "meta" in types:
-        raise BadInputError(
-            "got a model on the meta device; give its weights memory first, with model.to_empty(...)"
-        )
+        raise BadInputError("got a model on the meta device; give its weights memory first, with model.to_empty(...)")
     return types[0]
 
 
@@ -51,15 +47,11 @@ def check_weights(model: nn.Module, plan: Plan) -> None:
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Raises BadInputError when there is no optimizer, or one that holds none of the model's parameters."""
     if not optimizers:
-        raise BadInputError(
-            "got no optimizer; give the one that steps the model's parameters, or all of them"
-        )
+        raise BadInputError("got no optimizer; give the one that steps the model's parameters, or all of them")
     own = {id(p) for p in model.parameters()}
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
-            raise BadInputError(
-                f"got {type(optimizer).__name__} as an optimizer; expected a torch.optim.Optimizer"
-            )
+            raise BadInputError(f"got {type(optimizer).__name__} as an optimizer; expected a torch.optim.Optimizer")
         if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
             raise BadInputError(
                 f"got {type(optimizer).__name__}, none of whose parameters are the model's; make it from "

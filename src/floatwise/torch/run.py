@@ -27,12 +27,12 @@ __all__ = ["UnderPlan", "run_under_plan"]
 
 _TRAINED = Text("{recipe}: {steps} optimizer steps", "{recipe}：{steps} 个优化步")
 _SKIPPED = Text(", {skipped} skipped, loss scale now {scale:g}", "，跳过 {skipped} 步，当前损失缩放 {scale:g}")
-_BAD = Text(
-    "; the loss was not finite at backward pass {first}", "；第 {first} 次反向传播时损失不是有限值"
-)
+_BAD = Text("; the loss was not finite at backward pass {first}", "；第 {first} 次反向传播时损失不是有限值")
 _NO_STEP = Text("{recipe}: the script took no optimizer step", "{recipe}：脚本没有执行任何优化步")
 _UNMATCHED = Text("the plan's {globs} matched no module", "计划中的 {globs} 没有匹配到任何模块")
-_REPLACED = Text("{where}: the script's own {detail} is replaced by the plan", "{where}：脚本自己的 {detail} 已由计划取代")
+_REPLACED = Text(
+    "{where}: the script's own {detail} is replaced by the plan", "{where}：脚本自己的 {detail} 已由计划取代"
+)
 
 
 class _Watch(Observer):

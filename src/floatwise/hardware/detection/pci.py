@@ -87,9 +87,7 @@ def gaudi_accelerators(machine: Machine) -> list[Detected]:
 
 def _served(machine: Machine) -> Iterator[tuple[str, str]]:
     for path in machine.list_paths(_UEVENTS):
-        fields = dict(
-            line.split("=", 1) for line in (machine.read_file(path) or "").splitlines() if "=" in line
-        )
+        fields = dict(line.split("=", 1) for line in (machine.read_file(path) or "").splitlines() if "=" in line)
         pci_id, driver = fields.get("PCI_ID", "").upper(), fields.get("DRIVER", "")
         vendor = pci_id.split(":")[0]
         usable = driver and (driver != _PASSED_THROUGH or vendor == "1AE0")

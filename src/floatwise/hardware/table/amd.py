@@ -144,16 +144,10 @@ ROWS: tuple[Device, ...] = (
     _radeon("RX 6800 XT", "RDNA 2", 20.7, {}, 512, (16,), _VECTOR_ONLY),
     _radeon("RX 6900 XT", "RDNA 2", 23.0, {}, 512, (16,), _VECTOR_ONLY),
     _radeon("RX 6950 XT", "RDNA 2", 23.7, {}, 576, (16,), _VECTOR_ONLY),
-    _radeon(
-        "RX 7800 XT", "RDNA 3", 37.3, uniform(16, float16=74.6, bfloat16=74.6), 624, (16,), _SHARED_UNITS
-    ),
+    _radeon("RX 7800 XT", "RDNA 3", 37.3, uniform(16, float16=74.6, bfloat16=74.6), 624, (16,), _SHARED_UNITS),
     _radeon("RX 7900 XT", "RDNA 3", 51.6, uniform(16, float16=103, bfloat16=103), 800, (20,), _SHARED_UNITS),
-    _radeon(
-        "RX 7900 XTX", "RDNA 3", 61.4, uniform(16, float16=122.8, bfloat16=122.8), 960, (24,), _SHARED_UNITS
-    ),
-    _radeon(
-        "PRO W7900", "RDNA 3", 61.3, uniform(16, float16=122.6, bfloat16=122.6), 864, (48,), _SHARED_UNITS
-    ),
+    _radeon("RX 7900 XTX", "RDNA 3", 61.4, uniform(16, float16=122.8, bfloat16=122.8), 960, (24,), _SHARED_UNITS),
+    _radeon("PRO W7900", "RDNA 3", 61.3, uniform(16, float16=122.6, bfloat16=122.6), 864, (48,), _SHARED_UNITS),
     _radeon("RX 9060 XT", "RDNA 4", 25.6, _rdna_4(103, 205), 320, (16, 8)),
     _radeon("RX 9070", "RDNA 4", 36.1, _rdna_4(145, 289), 640, (16,)),
     _radeon("RX 9070 XT", "RDNA 4", 48.7, _rdna_4(195, 389), 640, (16,)),

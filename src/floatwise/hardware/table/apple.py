@@ -12,8 +12,7 @@ __all__ = ["ROWS"]
 _NOTES = Text(
     "No separate matrix unit in the GPU before M5. PyTorch's MPS backend computes in float16 and, from "
     "macOS 14, in bfloat16; what is gained is memory and bandwidth.",
-    "M5 之前 GPU 没有独立的矩阵单元。PyTorch 的 MPS 后端支持 float16，自 macOS 14 起支持 bfloat16；"
-    "收益是内存和带宽。",
+    "M5 之前 GPU 没有独立的矩阵单元。PyTorch 的 MPS 后端支持 float16，自 macOS 14 起支持 bfloat16；收益是内存和带宽。",
 )
 _M5_NOTES = Text(
     "Each GPU core has a matrix unit for float16; Apple publishes no rate, and only code written for Metal 4 "

@@ -116,23 +116,15 @@ _ADA = (
         (24,),
         "NVIDIA L4 datasheet (2023), halved",
     ),
-    _row(
-        "L20", "Ada Lovelace", "8.9", 59.8, ada(119.5, 59.8, 239), 864, (48,), "NVIDIA L20 datasheet (2023)"
-    ),
-    _row(
-        "L40", "Ada Lovelace", "8.9", 90.5, ada(181.05, 90.5, 362), 864, (48,), "NVIDIA L40 datasheet (2022)"
-    ),
-    _row(
-        "L40S", "Ada Lovelace", "8.9", 91.6, ada(362.05, 183, 733), 864, (48,), "NVIDIA L40S datasheet (2023)"
-    ),
+    _row("L20", "Ada Lovelace", "8.9", 59.8, ada(119.5, 59.8, 239), 864, (48,), "NVIDIA L20 datasheet (2023)"),
+    _row("L40", "Ada Lovelace", "8.9", 90.5, ada(181.05, 90.5, 362), 864, (48,), "NVIDIA L40 datasheet (2022)"),
+    _row("L40S", "Ada Lovelace", "8.9", 91.6, ada(362.05, 183, 733), 864, (48,), "NVIDIA L40S datasheet (2023)"),
 )
 
 _HOPPERS = (
     _row("H100", "Hopper", "9.0", 66.9, _HOPPER, 3350, (80, 96, 64), _H100, ("h100 sxm5",)),
     _row("H100 PCIe", "Hopper", "9.0", 51.2, ada(756, 378, 1513), 2039, (80,), _H100),
-    _row(
-        "H100 NVL", "Hopper", "9.0", 60, _HOPPER_NVL, 3938, (94,), "NVIDIA H100 NVL datasheet (2024), halved"
-    ),
+    _row("H100 NVL", "Hopper", "9.0", 60, _HOPPER_NVL, 3938, (94,), "NVIDIA H100 NVL datasheet (2024), halved"),
     _row("H800", "Hopper", "9.0", 66.9, _HOPPER, 3350, (80,), "NVIDIA H800 datasheet (2023), SXM"),
     _row(
         "H20",

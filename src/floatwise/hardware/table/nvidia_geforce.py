@@ -26,8 +26,7 @@ _NO_MATRIX_UNIT = Text(
     "没有矩阵单元，尽管其计算能力（7.5）与带矩阵单元的显卡相同。",
 )
 _HALF_IS_NAN = Text(
-    "float16 convolutions and matrix products are known to return NaN on these cards (PyTorch issues 58123 "
-    "and 77955).",
+    "float16 convolutions and matrix products are known to return NaN on these cards (PyTorch issues 58123 and 77955).",
     "已知这些显卡上 float16 卷积和矩阵乘法会得到 NaN（PyTorch issue 58123、77955）。",
 )
 
@@ -36,9 +35,7 @@ _TURING_GTX = "NVIDIA GeForce GTX 16 series specifications; 2 x CUDA cores x boo
 _TURING = "NVIDIA Turing GPU Architecture white paper (2018) and GeForce RTX 20 series specifications"
 _AMPERE = "NVIDIA Ampere GA102 GPU Architecture white paper (2021) and GeForce RTX 30 series specifications"
 _ADA = "NVIDIA Ada GPU Architecture white paper (2023) and GeForce RTX 40 series specifications"
-_BLACKWELL = (
-    "NVIDIA RTX Blackwell GPU Architecture white paper (2025) and GeForce RTX 50 series specifications"
-)
+_BLACKWELL = "NVIDIA RTX Blackwell GPU Architecture white paper (2025) and GeForce RTX 50 series specifications"
 
 
 def _card(
@@ -81,9 +78,7 @@ def _pascal(model: str, float32: float, bandwidth: float, memory: tuple[float, .
 def _gtx_16(model: str, float32: float, bandwidth: float, memory: tuple[float, ...]) -> Device:
     rates = {"float32": float32, "float16": 2 * float32}
     faults = {"float16": _HALF_IS_NAN}
-    return _card(
-        f"GTX {model}", "Turing", "7.5", {}, rates, bandwidth, memory, _TURING_GTX, _NO_MATRIX_UNIT, faults
-    )
+    return _card(f"GTX {model}", "Turing", "7.5", {}, rates, bandwidth, memory, _TURING_GTX, _NO_MATRIX_UNIT, faults)
 
 
 def _rtx_20(model: str, float32: float, half: float, bandwidth: float, memory: tuple[float, ...]) -> Device:
@@ -103,9 +98,7 @@ def _rtx_40(model: str, float32: float, bandwidth: float, memory: tuple[float, .
 
 def _rtx_50(model: str, float32: float, float4: float, bandwidth: float, memory: tuple[float, ...]) -> Device:
     matrix = blackwell(_times(2, float32), float32, _times(4, float32), float4)
-    return _card(
-        f"RTX {model}", "Blackwell", "12.0", matrix, {"float32": float32}, bandwidth, memory, _BLACKWELL
-    )
+    return _card(f"RTX {model}", "Blackwell", "12.0", matrix, {"float32": float32}, bandwidth, memory, _BLACKWELL)
 
 
 def _times(factor: int, float32: float) -> float:

@@ -46,9 +46,7 @@ def _card(
     )
 
 
-def _quadro(
-    model: str, float32: float, half: float, bandwidth: float, memory: tuple[float, ...], alias: str
-) -> Device:
+def _quadro(model: str, float32: float, half: float, bandwidth: float, memory: tuple[float, ...], alias: str) -> Device:
     architecture, capability = ("Volta", "7.0") if model.startswith("GV") else ("Turing", "7.5")
     id = f"quadro-{model.casefold().replace(' ', '-')}"
     name = f"Quadro {model}"
@@ -60,9 +58,7 @@ def _rtx_a(
 ) -> Device:
     matrix = ampere(half, tfloat32)
     name = f"RTX {model}"
-    return _card(
-        f"rtx-{model.casefold()}", name, "Ampere", "8.6", matrix, float32, bandwidth, memory, (model,)
-    )
+    return _card(f"rtx-{model.casefold()}", name, "Ampere", "8.6", matrix, float32, bandwidth, memory, (model,))
 
 
 def _rtx_ada(
@@ -71,9 +67,7 @@ def _rtx_ada(
     matrix = ada(half, tfloat32, float8)
     aliases = (f"{model} ada", f"a{model} ada", f"rtx a{model} ada")
     name = f"RTX {model} Ada Generation"
-    return _card(
-        f"rtx-{model}-ada", name, "Ada Lovelace", "8.9", matrix, float32, bandwidth, (memory,), aliases
-    )
+    return _card(f"rtx-{model}-ada", name, "Ada Lovelace", "8.9", matrix, float32, bandwidth, (memory,), aliases)
 
 
 def _rtx_pro(
@@ -86,9 +80,7 @@ def _rtx_pro(
 ) -> Device:
     aliases = (f"rtx pro {model}", f"pro {model}", f"pro {model} blackwell", f"rtx {model} blackwell")
     name = f"RTX PRO {model} Blackwell"
-    return _card(
-        f"rtx-pro-{model}", name, "Blackwell", "12.0", matrix, float32, bandwidth, memory, aliases, notes
-    )
+    return _card(f"rtx-pro-{model}", name, "Blackwell", "12.0", matrix, float32, bandwidth, memory, aliases, notes)
 
 
 ROWS: tuple[Device, ...] = (
