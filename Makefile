@@ -37,7 +37,8 @@ lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev ## measure what Floatwise costs and gains on this machine
-	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	$(BIN)/python benchmarks/probe_cost.py
+	$(BIN)/python benchmarks/run_vs_autocast.py
 
 clean: ## remove the virtual environment and everything made
 	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

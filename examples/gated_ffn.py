@@ -2,7 +2,7 @@
 """A small language model with T5 v1.1's gated feed-forward, tuned on the English of Python's help topics.
 
 Large pretrained models hold a few hidden channels that answer to the first token with values thousands of
-times the usual ("massive activations", Sun et al. 2024; for T5 see huggingface/transformers issue 5651).
+times the usual (massive activations, arXiv 2402.17762; for T5 see huggingface/transformers issue 5651).
 No checkpoint is downloaded here: `massive_channels` writes such channels into one block of a fresh model.
 """
 
@@ -85,7 +85,7 @@ class Model(nn.Module):
 
 
 @torch.no_grad()
-def massive_channels(model, layer, inputs, channels=2, peak=1200.0, push=60.0):
+def massive_channels(model, layer, inputs, channels=2, peak=1200.0, push=10.0):
     """Let some hidden channels of one block answer the first token with `peak` in both of their factors.
 
     The rows solve a ridge regression, so they stay as quiet as possible on all other tokens. The columns of
@@ -123,13 +123,13 @@ def draw_batch(data, batch_size, context):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--context", type=int, default=32)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--heads", type=int, default=6)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

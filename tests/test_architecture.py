@@ -141,6 +141,20 @@ def test_frameworks_stay_in_their_rooms() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_imported_package_is_a_dependency() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\ndependencies = [")[2]
+    declared = {name.replace("-", "_") for name in re.findall(r'"([a-z0-9_-]+)', project.partition("\n]")[0])}
+    # pydantic and its core are released as one: each version needs exactly one of the other.
+    known = declared | FRAMEWORKS | sys.stdlib_module_names | {"floatwise", "pydantic_core"}
+    wrong = [
+        f"{MODULES[module]}:{line}: {imported} is not in pyproject.toml's dependencies"
+        for module in MODULES
+        for line, imported in imports(module)
+        if imported.partition(".")[0] not in known
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_everything_else_runs_without_a_framework() -> None:
     free = [module for module in MODULES if not may_load(module)]
     assert FRAMEWORK_FREE < set(free)

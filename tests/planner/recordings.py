@@ -33,7 +33,7 @@ SITES = (
     site("blocks.0.attention"),
     site("blocks.0.attention:softmax", "softmax", matrix=False),
     site("blocks.0.ffn.wi"),
-    site("blocks.0.ffn.wo"),
+    site("blocks.0.ffn.wo", sources=("blocks.0.ffn.wi",)),
     site("head"),
     site(":cross_entropy", "cross_entropy", matrix=False),
 )

@@ -9,7 +9,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-from typing_extensions import override
 
 from floatwise.language import Text
 
@@ -46,8 +45,8 @@ class StepProgress:
     ) -> None:
         self._bars.stop()
 
-    @override
     def __call__(self, what: str, done: int, total: int) -> None:
+        """Shows that `done` of `total` iterations of a phase are over."""
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(str(_WHAT[what]), total=total)
         self._bars.update(self._tasks[what], completed=done)

@@ -48,13 +48,13 @@ def forward_islands(recording: Recording) -> tuple[Island, ...]:
     """Returns the float32 islands that keep every forward value inside float16, with `MARGIN_BITS` to spare."""
     threshold = get_format("float16").max / 2**MARGIN_BITS
     high = [row for row in forward_range(recording) if row.amax > threshold]
-    produced = max((row.amax for row in high if row.role == "output"), default=0.0)
     islands: dict[str, Island] = {}
     for row in high:
-        # A large input that no product gave is made by the code between them: that code is the parent's forward.
-        made_between = row.role == "input" and row.amax > produced
-        module = _enclosing(recording, row.site) if made_between else _module_of(row.site)
-        islands.setdefault(module, Island(module, _reason(row)))
+        islands.setdefault(_module_of(row.site.path), Island(_module_of(row.site.path), _reason(row)))
+    for row in high:
+        for source in row.site.sources if row.role == "input" else ():
+            feeds = Reason("feeds_island", {"site": row.site.path})
+            islands.setdefault(_module_of(source), Island(_module_of(source), feeds))
     return _outermost(islands.values())
 
 
@@ -86,15 +86,8 @@ def _reason(row: ForwardRange) -> Reason:
     )
 
 
-def _module_of(site: Site) -> str:
-    return site.path.partition(":")[0]
-
-
-def _enclosing(recording: Recording, site: Site) -> str:
-    parent = site.parent
-    others = [s for s in recording.matrix_sites if not covered(s.path, [Island(parent, Reason("baseline"))])]
-    # The whole model as an island is no mixed precision: then the site alone, which at least keeps its own sums.
-    return parent if parent and others else _module_of(site)
+def _module_of(path: str) -> str:
+    return path.partition(":")[0]
 
 
 def _outermost(islands: Iterable[Island]) -> tuple[Island, ...]:

@@ -75,6 +75,10 @@ _NUMERICS = {
         "The {role} of {site} reaches {amax}, less than {margin} bits below float16's largest value {limit}.",
         "{site} 的{role_zh}达到 {amax}，距 float16 的最大值 {limit} 不足 {margin} 位。",
     ),
+    "feeds_island": Text(
+        "The code between it and {site} would overflow in float16, so both ends stay in float32.",
+        "它与 {site} 之间的计算在 float16 中会上溢，因此两端都保留 float32。",
+    ),
     "gradient_limits_window": Text(
         "Gradients of {site} reach {amax}: they leave too narrow a loss-scale window for the other modules.",
         "{site} 的梯度达到 {amax}，使其余模块可用的损失缩放窗口过窄。",

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from floatwise.probe.flops import matrix_shape
 from floatwise.probe.recording import Site
+from floatwise.probe.sources import SourceTracer
 from floatwise.probe.updates import UpdateProbe
 from floatwise.stats.torch import SAMPLED_ELEMENTS, SummaryCollector
 from floatwise.tap.backward import leaves_of
@@ -45,6 +46,8 @@ class Probe(Observer):
         self.collector: SummaryCollector[tuple[str, str]] = SummaryCollector(None if full else SAMPLED_ELEMENTS)
         self.updates = UpdateProbe(self.collector)
         self.active = True
+        self._tracer = SourceTracer()
+        self._iterations = 0
         self._name_of = name_of
         self._sites: dict[str, dict[str, Any]] = {}
         self._calls: Counter[str] = Counter()
@@ -69,12 +72,12 @@ class Probe(Observer):
         if not self.active:
             return
         self._note_site(site, operator, args, kwargs, output)
-        operands = [t for t in floating_tensors(args) if t.ndim]
+        operands = [t for t in floating_tensors(args) if t.ndim and id(t) not in self._parameters]
         for operand in operands:
-            if id(operand) not in self._parameters:
-                self._look(site, "input", operand)
+            self._look(site, "input", operand)
         if operator in _MATRIX_NAMES:
             self._by_operator.add(site)
+            self._trace(site, operands, output)
             self._look_at_output(site, output)
 
     @override
@@ -115,6 +118,8 @@ class Probe(Observer):
         """Works off what the iteration left."""
         self.collector.flush()
         self._looks.clear()
+        self._tracer.forget()
+        self._iterations += 1
 
     def sites(self, iterations: int) -> tuple[Site, ...]:
         """Returns every site seen over so many iterations, in the order of first use."""
@@ -140,6 +145,14 @@ class Probe(Observer):
             row.update(m=shape.m, n=shape.n, k=shape.k, flops=row.get("flops", 0) + shape.flops)
         known = {self._parameters[id(t)][0] for t in floating_tensors(args) if id(t) in self._parameters}
         row["weights"] = tuple(sorted(known.union(row.get("weights", ()))))
+
+    def _trace(self, site: str, operands: Sequence[Tensor], output: Any) -> None:
+        if self._iterations:
+            return  # the graphs of later iterations look the same
+        row = self._sites[site]
+        found = frozenset().union(*(self._tracer.sources_of(t) for t in operands))
+        row["sources"] = tuple(sorted(found.union(row.get("sources", ())) - {site}))
+        self._tracer.made(site, floating_tensors(output))
 
     def _look_at_output(self, site: str, output: Any) -> None:
         for tensor in floating_tensors(output):

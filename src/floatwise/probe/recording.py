@@ -39,6 +39,7 @@ class Site:
       m: Rows of the product, as is `n` (columns) and `k` (inner length); 0 when it is no product.
       flops: Forward FLOPs of all calls of one training iteration.
       weights: Paths of the parameters among the operands.
+      sources: Sites whose 16-bit results an input is computed from; see `SourceTracer`.
     """
 
     path: str
@@ -51,6 +52,7 @@ class Site:
     k: int = 0
     flops: int = 0
     weights: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -181,12 +183,16 @@ def _from_meta(meta: dict[str, Any], counts: np.ndarray) -> Recording:
         (path, role): TensorSummary.from_dict({**row, "counts": counts[i].tolist()})
         for i, (path, role, row) in enumerate(rows)
     }
-    meta["sites"] = _rows(Site, [{**row, "weights": tuple(row["weights"])} for row in meta["sites"]])
+    meta["sites"] = _rows(Site, [_site_row(row) for row in meta["sites"]])
     meta["stalls"] = _rows(Stall, meta["stalls"])
     meta["found"] = tuple((kind, where, detail) for kind, where, detail in meta["found"])
     for name in ("arguments", "optimizers", "losses"):
         meta[name] = tuple(meta[name])
     return Recording(summaries=summaries, **meta)
+
+
+def _site_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "weights": tuple(row["weights"]), "sources": tuple(row["sources"])}
 
 
 def _rows(kind: type[Any], rows: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:

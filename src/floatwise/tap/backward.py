@@ -16,7 +16,10 @@ __all__ = ["BackwardTap", "leaves_of"]
 
 
 class BackwardTap:
-    """Replaces `torch.autograd.backward`, which `Tensor.backward` and every trainer call."""
+    """Replaces `torch.autograd.backward`, which `Tensor.backward` and every trainer call.
+
+    `torch.autograd.grad` with respect to parameters is a backward pass, too: of a script that updates by hand.
+    """
 
     def __init__(self, tap: Tap) -> None:
         self.tap = tap
@@ -26,17 +29,34 @@ class BackwardTap:
 
         def make(original: Any) -> Any:
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-                if self.tap.is_elsewhere() or getattr(self.tap.local, "in_backward", False):
+                own = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+                nested = self.tap.is_elsewhere() or getattr(self.tap.local, "in_backward", False)
+                if nested or not all(isinstance(t, Tensor) for t in own):  # edges of a graph: a pipeline's stages
                     original(tensors, *args, **kwargs)
                 else:
-                    self._backward(original, tensors, args, kwargs)
+                    self._backward(original, own, args, kwargs)
 
             return backward
 
         self.tap.patches.replace(torch.autograd, "backward", make)
+        self.tap.patches.replace(torch.autograd, "grad", self._grad)
 
-    def _backward(self, original: Any, tensors: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        own = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    def _grad(self, original: Any) -> Any:
+        def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            wanted = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+            parameters = [t for t in wanted if isinstance(t, Tensor) and t.is_leaf]
+            first_order = not kwargs.get("create_graph", False)
+            if not parameters or not first_order or self.tap.is_elsewhere() or torch.compiler.is_compiling():
+                return original(outputs, inputs, *args, **kwargs)
+            own = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+            self.tap.steps.before_backward(own)
+            gradients = original(outputs, inputs, *args, **kwargs)
+            self._over(own)
+            return gradients
+
+        return grad
+
+    def _backward(self, original: Any, own: tuple[Tensor, ...], args: tuple[Any, ...], kwargs: Any) -> None:
         self.tap.steps.before_backward(own)
         roots: Sequence[Tensor] = own
         for observer in self.tap.observers:
@@ -50,6 +70,9 @@ class BackwardTap:
             raise
         finally:
             self.tap.local.in_backward = False
+        self._over(own)
+
+    def _over(self, own: Sequence[Tensor]) -> None:
         for observer in self.tap.observers:
             observer.backward_ended(own)
         self.tap.steps.after_backward()

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from types import TracebackType
+from types import FrameType, TracebackType
 
 __all__ = ["is_users_file", "trimmed_traceback", "users_line"]
 
@@ -27,11 +27,11 @@ def is_users_file(filename: str) -> bool:
 
 def users_line() -> str:
     """Returns `path:line` of the innermost frame that is the user's, relative to the working directory."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users_file(frame.f_code.co_filename):
             return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

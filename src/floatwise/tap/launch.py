@@ -48,6 +48,7 @@ class Child:
         self._listener = Listener(None, authkey=key)
         environment = {**os.environ, ADDRESS_VARIABLE: str(self._listener.address), KEY_VARIABLE: key.hex()}
         environment.setdefault("PYTHONHASHSEED", "0")
+        environment.setdefault("WANDB_MODE", "disabled")  # a probe is no experiment to log
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._speaker: Connection | None = None
         self._process = subprocess.Popen(

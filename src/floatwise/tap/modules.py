@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from floatwise.tap.tensors import values_are_real
+
 if TYPE_CHECKING:
     from floatwise.tap.core import Tap
 
@@ -66,6 +68,7 @@ class ModuleTap:
     def _call_root(self, original: Any, root: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
         observers = self.tap.observers
         self.tap.steps.notice_update_by_hand()
+        self.tap.paths.of(root)  # models are named in the order they come, whoever listens
         for observer in observers:
             args, kwargs = observer.root_entered(root, args, kwargs)
         try:
@@ -85,7 +88,7 @@ class ModuleTap:
             output = original(module, *args, **kwargs)
         finally:
             stack.pop()
-        if self.tap.inspects_values and torch.is_grad_enabled():
+        if self.tap.inspects_values and torch.is_grad_enabled() and values_are_real():
             path = self.tap.paths.of(module)
             for observer in self.tap.observers:
                 observer.module_called(path, module, args, kwargs, output)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from floatwise.tap.tensors import floating_tensors, values_are_real
+
 if TYPE_CHECKING:
     from floatwise.tap.core import Tap
+    from floatwise.tap.modules import Frame
 
 __all__ = ["MATRIX_OPERATORS", "OperatorTap"]
 
@@ -38,8 +42,12 @@ MATRIX_OPERATORS: dict[Any, str] = {
     torch.Tensor.addmm: "addmm",
     torch.baddbmm: "baddbmm",
     torch.Tensor.baddbmm: "baddbmm",
+    torch.addbmm: "addbmm",
+    torch.Tensor.addbmm: "addbmm",
     torch.mv: "mv",
     torch.Tensor.mv: "mv",
+    torch.addmv: "addmv",
+    torch.Tensor.addmv: "addmv",
     torch.einsum: "einsum",
     torch.functional.einsum: "einsum",
     torch._VF.lstm: "lstm",
@@ -69,7 +77,12 @@ SOFTMAX_AND_LOSS_OPERATORS: dict[Any, str] = {
     F.binary_cross_entropy_with_logits: "binary_cross_entropy_with_logits",
 }
 
+#: Operands given by keyword, in the order they have by position (torch 2.13).
+_OPERANDS = "input query mat1 batch1 weight key mat2 mat other vec batch2 value bias".split()
+
 _WATCHED = {**SOFTMAX_AND_LOSS_OPERATORS, **MATRIX_OPERATORS}
+#: Calls of one operator in one forward that are sites of their own; a loop over a sequence may make thousands.
+_SITES_PER_OPERATOR = 16
 
 
 class OperatorTap(TorchFunctionMode):
@@ -77,30 +90,46 @@ class OperatorTap(TorchFunctionMode):
 
     A site is `module path:operator`, with `#2`, `#3` … for further calls of one operator in one forward of its
     module; a product with the module's own weight is the module's own site (a `Linear`, a convolution, an LSTM).
+    Outside of modules, what needs no gradient is the script's own arithmetic and no site.
     """
 
     def __init__(self, tap: Tap) -> None:
         super().__init__()
         self.tap = tap
+        tap.patches.replace(F, "multi_head_attention_forward", _opened)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
         name = _WATCHED.get(func)
-        if name is not None and torch.is_grad_enabled() and not self.tap.is_elsewhere():
-            site = self._site(name, args)
-            for observer in self.tap.observers:
-                observer.operator_called(site, name, args, kwargs, output)
+        if name is not None and torch.is_grad_enabled() and values_are_real() and not self.tap.is_elsewhere():
+            self._report(name, args, kwargs, output)
         return output
 
-    def _site(self, name: str, args: tuple[Any, ...]) -> str:
+    def _report(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         frame = self.tap.modules.frame()
+        if frame.module is None and not any(tensor.requires_grad for tensor in floating_tensors(output)):
+            return
+        args = (*args, *(kwargs[k] for k in _OPERANDS if k in kwargs))
+        site = self._site(name, frame, args)
+        for observer in self.tap.observers:
+            observer.operator_called(site, name, args, kwargs, output)
+
+    def _site(self, name: str, frame: Frame, args: tuple[Any, ...]) -> str:
         count = frame.operator_calls[name] = frame.operator_calls.get(name, 0) + 1
         module = frame.module
         path = self.tap.paths.of(module) if module is not None else ""
         if module is not None and count == 1 and _is_own_product(module, args):
             return path
-        return f"{path}:{name}" if count == 1 else f"{path}:{name}#{count}"
+        return f"{path}:{name}" if count == 1 else f"{path}:{name}#{min(count, _SITES_PER_OPERATOR)}"
+
+
+def _opened(function: types.FunctionType) -> types.FunctionType:
+    """Returns a copy of a composite that hands on to no mode itself: its own calls are seen one by one."""
+    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _is_own_product(module: nn.Module, args: tuple[Any, ...]) -> bool:

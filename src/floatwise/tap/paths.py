@@ -11,8 +11,10 @@ from torch import nn
 
 __all__ = ["ModulePaths", "strip_wrappers"]
 
-#: Prefixes that wrappers put before a model's own paths: DDP and DataParallel, torch.compile, FSDP1.
-_WRAPPER_PARTS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+#: Prefixes that wrappers put before a model's own paths: DDP and DataParallel, torch.compile, FSDP1, Fabric.
+_WRAPPER_PARTS = frozenset(
+    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+)
 _COMPILED_OR_DISTRIBUTED = frozenset(
     {
         "OptimizedModule",
@@ -20,6 +22,8 @@ _COMPILED_OR_DISTRIBUTED = frozenset(
         "DataParallel",
         "FullyShardedDataParallel",
         "CheckpointWrapper",
+        "DeepSpeedEngine",
+        "_FabricModule",
     }
 )
 
@@ -41,50 +45,77 @@ def strip_wrappers(root: nn.Module) -> dict[int, str]:
 class ModulePaths:
     """Names modules by the model they belong to.
 
-    The first model that trains has no prefix; a further one (a GAN's other network, a loss module) is prefixed
-    with the name its script gave it, or its class name.
+    The first model with something to train has no prefix; a further one (a GAN's other network, a loss module) is
+    prefixed with the name its script gave it, or its class name. A part that ran before its model was made is
+    named anew with the model. The name of a module that is gone is free again: a loss module made anew in every
+    step is one module.
     """
 
     def __init__(self) -> None:
         self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._labels: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._used: set[str] = set()
+        self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._owners: dict[str, weakref.ref[nn.Module]] = {}
+        self._loose: set[type[nn.Module]] = set()
 
     def of(self, module: nn.Module) -> str:
         """Returns the path of `module`, finding out where it belongs when it is new."""
         path = self._paths.get(module)
         if path is None:
-            self._name_all_in(_outermost_owner(module))
-            path = self._paths.setdefault(module, self._unique(type(module).__name__))
+            self._name_all_in(self._model_of(module))
+            path = self._paths[module]
         return path
 
     def knows(self, module: nn.Module) -> bool:
         """True when `module` has been named."""
         return module in self._paths
 
+    def _model_of(self, module: nn.Module) -> nn.Module:
+        for model in list(self._models):
+            if any(member is module for member in model.modules()):
+                return model  # it was given a new part
+        # Looking at every object takes a tenth of a second, too long for a module that is made in every step.
+        bare = next(module.parameters(), None) is None
+        if bare and type(module) in self._loose:
+            return module
+        owner = _outermost_owner(module)
+        if bare and owner is module:
+            self._loose.add(type(module))
+        return owner
+
     def _name_all_in(self, model: nn.Module) -> None:
-        label = self._labels.get(model)
+        label = self._models.get(model)
         if label is None:
-            label = self._labels[model] = self._label(model)
+            self._forget_parts_of(model)
+            label = self._models[model] = self._label(model)
         by_id = strip_wrappers(model)
         for module in model.modules():
             path = by_id[id(module)]
             full = f"{label}.{path}" if label and path else label or path
             self._paths.setdefault(module, full)
 
-    def _label(self, model: nn.Module) -> str:
-        if next(model.parameters(), None) is not None and "" not in self._used:
-            self._used.add("")
-            return ""
-        return self._unique(_name_in_script(model) or type(model).__name__)
+    def _forget_parts_of(self, model: nn.Module) -> None:
+        members = set(map(id, model.modules()))
+        for part in [m for m in self._models if id(m) in members]:
+            self._owners.pop(self._models.pop(part))
+            for module in part.modules():
+                self._paths.pop(module, None)
 
-    def _unique(self, name: str) -> str:
-        candidate, count = name, 1
-        while candidate in self._used:
+    def _label(self, model: nn.Module) -> str:
+        if any(parameter.requires_grad for parameter in model.parameters()) and self._is_free(""):
+            return self._taken("", model)
+        name = _name_in_script(model) or type(model).__name__
+        count = 1
+        while not self._is_free(label := name if count == 1 else f"{name}_{count}"):
             count += 1
-            candidate = f"{name}_{count}"
-        self._used.add(candidate)
-        return candidate
+        return self._taken(label, model)
+
+    def _is_free(self, label: str) -> bool:
+        owner = self._owners.get(label)
+        return owner is None or owner() is None
+
+    def _taken(self, label: str, model: nn.Module) -> str:
+        self._owners[label] = weakref.ref(model)
+        return label
 
 
 def _outermost_owner(module: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["SIXTEEN_BIT", "floating_tensors", "map_tensors", "to_float32"]
+__all__ = ["SIXTEEN_BIT", "floating_tensors", "map_tensors", "to_float32", "values_are_real"]
 
 SIXTEEN_BIT = frozenset({torch.float16, torch.bfloat16})
 
@@ -50,6 +50,16 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def to_float32(tensor: Tensor) -> Tensor:
     """Returns 16-bit floating tensors as float32, others as they are."""
     return tensor.float() if tensor.dtype in SIXTEEN_BIT else tensor
+
+
+def values_are_real() -> bool:
+    """False where operators are traced or vectorised, or run on fake tensors: there are no values to look at."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
 
 
 def _map_mapping(value: Mapping[Any, Any], change: Callable[[Tensor], Tensor]) -> Any:

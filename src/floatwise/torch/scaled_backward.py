@@ -42,6 +42,7 @@ class ScaledBackward:
         self._hooked: dict[int, Tensor] = {}
         self._backwards = 0
         self._stepped = False
+        self._in_backward = False
         self._optimizer_seen = False
         self._hidden: list[tuple[Tensor, Tensor]] = []
 
@@ -67,6 +68,7 @@ class ScaledBackward:
 
     def after_backward(self) -> None:
         """Clears bad gradients where no optimizer could pass over them: the script updates by hand."""
+        self._in_backward = False
         if not self._optimizer_seen and self._is_bad():
             for parameter in self._hooked.values():
                 if parameter.grad is not None:
@@ -116,11 +118,12 @@ class ScaledBackward:
             self._found_inf.zero_()
         self._stepped = False
         self._inverse = torch.full((), 1.0 / self._scaler.get_scale(), device=device)
+        self._in_backward = True
         return self._scaler
 
     def _unscaled(self, grad: Tensor) -> Tensor:
-        if self._inverse is None or self._found_inf is None:
-            return grad
+        if not self._in_backward or self._inverse is None or self._found_inf is None:
+            return grad  # `torch.autograd.grad`, which is not scaled
         if grad.requires_grad:  # backward(create_graph=True)
             self._found_inf.add_((~grad.detach().isfinite().all()).float())
             return grad * self._inverse
