@@ -156,7 +156,6 @@ def test_loss_scale_window_and_start() -> None:
         ({"losses": (5.0, math.inf)}, "baseline_not_finite"),
         ({"parameter_dtype": "float64"}, "float64_model"),
         ({"sites": tuple(s for s in SITES if not s.matrix)}, "no_products"),
-        ({"matrix_share": 0.05}, "small_matrix_share"),
         ({"sites": (site("tiny", m=8, n=4, k=4, flops=256),)}, "tiny_model"),
     ],
 )
@@ -173,6 +172,7 @@ def test_what_no_precision_mends(fields: dict[str, Any], code: str) -> None:
         ({"found": (("found_grad_scaler", "train.py:3", "GradScaler"),)}, {"found_grad_scaler"}),
         ({"found": (("found_deepspeed", "train.py:3", '"fp16": {}'),)}, {"found_deepspeed"}),
         ({"found": (("found_launcher", "", "torchrun"),)}, {"found_launcher"}),
+        ({"matrix_share": 0.05}, {"small_matrix_share"}),
         ({"optimizers": ("update by hand",)}, {"update_by_hand"}),
         ({"steps": 3}, {"few_steps"}),
         ({"sites": (*SITES, site("x", "binary_cross_entropy", matrix=False))}, {"binary_cross_entropy"}),

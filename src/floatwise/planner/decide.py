@@ -22,8 +22,6 @@ __all__ = ["decide", "with_measurement"]
 #: In the order they are preferred where both are accepted: bfloat16 needs neither loss scale nor islands.
 _PREFERENCE = ("bf16-mixed", "fp16-mixed", "tf32", "fp32")
 _ALL = (*_PREFERENCE, "bf16-master", "fp16-master", "fp8-tensorwise", "fp8-rowwise")
-#: Below this share of time in products even a matrix unit of infinite speed gains less than 1.18 times (Amdahl).
-_SMALLEST_MATRIX_SHARE = 0.15
 #: Below this, starting the operators of a step takes many times longer than computing them on any GPU: 10 MFLOPs
 #: are a microsecond at 10 TFLOP/s, and one kernel launch takes several.
 _TINY_FLOPS = 1e7
@@ -99,9 +97,6 @@ def _obstacle(recording: Recording, here: bool) -> Reason | None:
         return None  # measured rather than guessed
     if flops < _TINY_FLOPS:
         return Reason("tiny_model", {"flops": magnitude(float(flops))})
-    if 0 < recording.matrix_share < _SMALLEST_MATRIX_SHARE:
-        bound = 1 / (1 - recording.matrix_share)
-        return Reason("small_matrix_share", {"share": percent(recording.matrix_share), "bound": f"{bound:.2f}"})
     return None
 
 
@@ -162,7 +157,7 @@ def _decision(
         plan=plan,
         reasons=reasons,
         verdicts=tuple(ordered),
-        findings=findings(recording, plan, device, wanted_steps),
+        findings=findings(recording, plan, device, here, wanted_steps),
         evidence=evidence_rows(recording),
         script=recording.script,
         arguments=recording.arguments,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from floatwise.hardware import Device
 from floatwise.plan import Plan
 from floatwise.planner.decision import Finding
+from floatwise.planner.numbers import percent
 from floatwise.planner.reasons import Reason
 from floatwise.probe.recording import Recording
 
@@ -32,12 +33,16 @@ _FLOAT32_KINDS = (
     "binary_cross_entropy_with_logits",
 )
 
+#: Below this share of time in products even a matrix unit of infinite speed gains less than 1.18 times (Amdahl).
+_SMALL_MATRIX_SHARE = 0.15
 
-def findings(recording: Recording, plan: Plan, device: Device, wanted_steps: int) -> tuple[Finding, ...]:
+
+def findings(recording: Recording, plan: Plan, device: Device, here: bool, wanted_steps: int) -> tuple[Finding, ...]:
     """Returns the findings, warnings first."""
     rows = [
         *_about_script(recording, plan),
         *_about_run(recording, wanted_steps),
+        *_about_worth(recording, plan, here),
         *_about_shapes(recording, plan, device),
         *_kept_in_float32(recording, plan),
     ]
@@ -60,6 +65,14 @@ def _about_run(recording: Recording, wanted_steps: int) -> Iterator[Finding]:
         yield Finding("note", "", Reason("update_by_hand"))
     if recording.steps < wanted_steps:
         yield Finding("note", "", Reason("few_steps", {"steps": recording.steps, "wanted": wanted_steps}))
+
+
+def _about_worth(recording: Recording, plan: Plan, here: bool) -> Iterator[Finding]:
+    # Only a finding: the share was measured on the recording machine, and another one spends its time otherwise.
+    share = recording.matrix_share
+    if not here and not plan.is_float32 and 0 < share < _SMALL_MATRIX_SHARE:
+        bound = f"{1 / (1 - share):.2f}"
+        yield Finding("warning", "", Reason("small_matrix_share", {"share": percent(share), "bound": bound}))
 
 
 def _about_shapes(recording: Recording, plan: Plan, device: Device) -> Iterator[Finding]:

@@ -146,7 +146,8 @@ def _accepted_float16(
         choice = LossScaleChoice((lowest, window.hi), 2.0**start, window.largest)
         data = {"lo": lowest, "hi": window.hi, "largest": window.largest, "start": start}
         reasons.append(Reason("window", data))
-    reasons += [*(i.reason for i in islands), *_stalls(recording, "float16")]
+    reasons += [island.reason for island in islands if island.reason.code != "feeds_island"]
+    reasons += _stalls(recording, "float16")
     return Verdict("fp16-mixed", "accepted", tuple(reasons), islands, choice)
 
 

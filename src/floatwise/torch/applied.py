@@ -23,6 +23,7 @@ from floatwise.tap.core import Tap
 from floatwise.tap.events import Observer
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.tensors import map_tensors, to_float32
+from floatwise.torch.cuda_policy import CudaPolicy
 from floatwise.torch.islands import apply_islands
 from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
 from floatwise.torch.region import autocast_region
@@ -68,6 +69,9 @@ class AppliedPlan(Observer):
         """Takes the place of the script's own precision, and keeps autocast out of `torch.autograd.grad`."""
         self._tap, self._existing = tap, existing
         tap.patches.replace(torch.autograd, "grad", self._outside_region)
+        if self.compute_dtype is not None:
+            # Held throughout: checkpointed blocks compute their forward again during the backward pass.
+            tap.patches.on_undo(CudaPolicy().close)
         tap.patches.on_undo(self._close)
 
     # -- forward ------------------------------------------------------------------------------------------------
