@@ -11,6 +11,8 @@ from hypothesis import settings
 # contend, and sums would depend on their number.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["FLOATWISE_LANG"] = "en"
+# For what the tests start, pytest's parallel workers included: they must agree on the names of tests made of sets.
+os.environ["PYTHONHASHSEED"] = "0"
 # Nothing may be fetched in a test; a model that is not made on the spot is a mistake.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Terminals and launchers leave these behind.

@@ -13,7 +13,7 @@ except ImportError:
 ds_config = {
     "train_micro_batch_size_per_gpu": 16,
     "gradient_accumulation_steps": 1,
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}},
+    "optimizer": {"type": "AdamW", "params": {"lr": 5e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}},
     "gradient_clipping": 1.0,
     "fp16": {
         "enabled": True,

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from floatwise.probe.flops import matrix_shape
@@ -19,7 +21,7 @@ from floatwise.stats.torch import SAMPLED_ELEMENTS, SummaryCollector
 from floatwise.tap.backward import leaves_of
 from floatwise.tap.events import Observer
 from floatwise.tap.operators import MATRIX_OPERATORS
-from floatwise.tap.tensors import floating_tensors
+from floatwise.tap.tensors import floating_tensors, values_are_real
 
 __all__ = ["Probe"]
 
@@ -54,14 +56,13 @@ class Probe(Observer):
         self._looks: Counter[tuple[str, str]] = Counter()
         self._by_operator: set[str] = set()
         self._parameters: dict[int, tuple[str, Tensor]] = {}
-        self._modules_seen: set[int] = set()
+        self._models_seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     # -- forward ------------------------------------------------------------------------------------------------
 
     @override
     def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.active and torch.is_grad_enabled() and id(root) not in self._modules_seen:
-            self._modules_seen.add(id(root))
+        if self.active and torch.is_grad_enabled() and values_are_real() and root not in self._models_seen:
             self._name_parameters(root)
         return args, kwargs
 
@@ -71,7 +72,7 @@ class Probe(Observer):
     ) -> None:
         if not self.active:
             return
-        self._note_site(site, operator, args, kwargs, output)
+        self._note_site(site, operator, args, output)
         operands = [t for t in floating_tensors(args) if t.ndim and id(t) not in self._parameters]
         for operand in operands:
             self._look(site, "input", operand)
@@ -137,11 +138,11 @@ class Probe(Observer):
 
     # -- details ------------------------------------------------------------------------------------------------
 
-    def _note_site(self, site: str, operator: str, args: Any, kwargs: Any, output: Any) -> None:
+    def _note_site(self, site: str, operator: str, args: Any, output: Any) -> None:
         matrix = operator in _MATRIX_NAMES
         row = self._sites.setdefault(site, {"kind": operator, "matrix": matrix})
         self._calls[site] += 1
-        if matrix and (shape := matrix_shape(operator, args, kwargs, output)) is not None:
+        if matrix and (shape := matrix_shape(operator, args, output)) is not None:
             row.update(m=shape.m, n=shape.n, k=shape.k, flops=row.get("flops", 0) + shape.flops)
         known = {self._parameters[id(t)][0] for t in floating_tensors(args) if id(t) in self._parameters}
         row["weights"] = tuple(sorted(known.union(row.get("weights", ()))))
@@ -161,13 +162,16 @@ class Probe(Observer):
                 tensor.register_hook(lambda grad: self._look(site, "grad_output", grad))
 
     def _look(self, site: str, role: str, tensor: Tensor) -> None:
-        if self.active:
+        if self.active and values_are_real():
             looks = self._looks[site, role]
             if looks < _LOOKS_PER_ITERATION:
                 self._looks[site, role] = looks + 1
                 self.collector.add((site, role), tensor)
 
     def _name_parameters(self, root: nn.Module) -> None:
+        if any(is_lazy(parameter) for parameter in root.parameters()):
+            return  # its parameters are made in its first call
+        self._models_seen.add(root)
         for module in root.modules():
             path = self._name_of(module)
             for name, parameter in module.named_parameters(recurse=False):
@@ -175,7 +179,7 @@ class Probe(Observer):
                     self._watch_parameter(f"{path}.{name}" if path else name, parameter)
 
     def _watch_parameter(self, name: str, parameter: Tensor) -> None:
-        if id(parameter) not in self._parameters:
+        if id(parameter) not in self._parameters and parameter.is_floating_point():
             self._parameters[id(parameter)] = (name, parameter)
             parameter.register_hook(lambda grad: self._look(name, "weight_grad", grad))
 

@@ -64,11 +64,16 @@ class SummaryCollector(Generic[Key]):
         self._elements: list[int] = []
 
     def add(self, key: Key, tensor: Tensor) -> None:
-        """Takes note of a tensor's values as they are now; sparse and empty tensors are passed over."""
+        """Takes note of a tensor's values as they are now.
+
+        Sparse and empty tensors are passed over, and those on the meta device, which have no values.
+        """
         values = tensor.detach()
-        if values.layout is not torch.strided or not values.numel():
+        if values.layout is not torch.strided or values.is_meta or not values.numel():
             return
         values = values.to_local() if hasattr(values, "to_local") else values  # a DTensor's own shard
+        if values.dtype.itemsize == 1:
+            values = cast(values, torch.float32)  # float8 has no operators
         low, high = torch.aminmax(values)
         self._extremes.append(torch.maximum(low.abs(), high.abs()).to(torch.float32))
         self._samples.append(self._sample(values))
@@ -127,7 +132,7 @@ class SummaryCollector(Generic[Key]):
     def _powers(self, flat: Tensor, lengths: Sequence[int]) -> dict[str, list[float]]:
         pieces = [part[:: (part.numel() // _SQNR_ELEMENTS) | 1] for part in flat.split(list(lengths))]
         values = torch.cat(pieces).nan_to_num(0.0, 0.0, 0.0)
-        sizes = torch.tensor([p.numel() for p in pieces])
+        sizes = torch.tensor([p.numel() for p in pieces], device="cpu")
         exact = values.double()
         powers = {"signal": torch.segment_reduce(exact.square(), "sum", lengths=sizes).tolist()}
         for name, dtype in _DTYPES.items():
@@ -139,9 +144,12 @@ class SummaryCollector(Generic[Key]):
 
 
 def _exponent_counts(flat: Tensor, lengths: Sequence[int]) -> np.ndarray:
-    counts = torch.zeros(256 * len(lengths), dtype=torch.int64)
-    owners = torch.tensor([i << 8 for i in range(len(lengths))], dtype=torch.int32)
-    owner = torch.repeat_interleave(owners, torch.tensor(lengths)) if len(lengths) > 1 else None
+    # The script may have set another default device.
+    counts = torch.zeros(256 * len(lengths), dtype=torch.int64, device="cpu")
+    owners = torch.tensor([i << 8 for i in range(len(lengths))], dtype=torch.int32, device="cpu")
+    owner = None
+    if len(lengths) > 1:
+        owner = torch.repeat_interleave(owners, torch.tensor(lengths, device="cpu"))
     for start in range(0, flat.numel(), _CHUNK):
         codes = (flat[start : start + _CHUNK].view(torch.int32) >> 23).bitwise_and_(255)
         if owner is not None:

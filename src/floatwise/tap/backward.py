@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from floatwise.tap.tensors import values_are_real
+
 if TYPE_CHECKING:
     from floatwise.tap.core import Tap
 
@@ -30,11 +32,10 @@ class BackwardTap:
         def make(original: Any) -> Any:
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
                 own = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
-                nested = self.tap.is_elsewhere() or getattr(self.tap.local, "in_backward", False)
-                if nested or not all(isinstance(t, Tensor) for t in own):  # edges of a graph: a pipeline's stages
-                    original(tensors, *args, **kwargs)
-                else:
+                if self._is_watched(own):
                     self._backward(original, own, args, kwargs)
+                else:
+                    original(tensors, *args, **kwargs)
 
             return backward
 
@@ -46,15 +47,20 @@ class BackwardTap:
             wanted = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
             parameters = [t for t in wanted if isinstance(t, Tensor) and t.is_leaf]
             first_order = not kwargs.get("create_graph", False)
-            if not parameters or not first_order or self.tap.is_elsewhere() or torch.compiler.is_compiling():
-                return original(outputs, inputs, *args, **kwargs)
             own = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+            if not parameters or not first_order or not self._is_watched(own):
+                return original(outputs, inputs, *args, **kwargs)
             self.tap.steps.before_backward(own)
             gradients = original(outputs, inputs, *args, **kwargs)
             self._over(own)
             return gradients
 
         return grad
+
+    def _is_watched(self, roots: tuple[Any, ...]) -> bool:
+        if self.tap.is_elsewhere() or getattr(self.tap.local, "in_backward", False) or not values_are_real():
+            return False
+        return all(isinstance(root, Tensor) for root in roots)  # not edges of a graph: a pipeline's stages
 
     def _backward(self, original: Any, own: tuple[Tensor, ...], args: tuple[Any, ...], kwargs: Any) -> None:
         self.tap.steps.before_backward(own)

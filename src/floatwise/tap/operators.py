@@ -55,6 +55,8 @@ MATRIX_OPERATORS: dict[Any, str] = {
     torch._VF.rnn_tanh: "rnn_tanh",
     torch._VF.rnn_relu: "rnn_relu",
     torch._VF.lstm_cell: "lstm_cell",
+    torch._VF.rnn_tanh_cell: "rnn_tanh_cell",  # type: ignore[attr-defined]
+    torch._VF.rnn_relu_cell: "rnn_relu_cell",  # type: ignore[attr-defined]
     torch._VF.gru_cell: "gru_cell",
 }
 
@@ -78,7 +80,7 @@ SOFTMAX_AND_LOSS_OPERATORS: dict[Any, str] = {
 }
 
 #: Operands given by keyword, in the order they have by position (torch 2.13).
-_OPERANDS = "input query mat1 batch1 weight key mat2 mat other vec batch2 value bias".split()
+_OPERANDS = "input query mat1 batch1 weight key mat2 mat other vec batch2 value bias target".split()
 
 _WATCHED = {**SOFTMAX_AND_LOSS_OPERATORS, **MATRIX_OPERATORS}
 #: Calls of one operator in one forward that are sites of their own; a loop over a sequence may make thousands.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from floatwise.tap.backward import leaves_of
+from floatwise.tap.tensors import values_are_real
 
 if TYPE_CHECKING:
     from floatwise.tap.core import Tap
@@ -50,8 +52,9 @@ class StepTap:
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Notices an update since the last backward pass, and finds the parameters of this one."""
         self.notice_update_by_hand()
-        if not self._optimizer_seen and not self._leaves:
-            self._leaves = list(leaves_of(roots))[:_COMPARED_PARAMETERS]
+        if not self._optimizer_seen and not self._leaves and values_are_real():
+            leaves = (p for p in leaves_of(roots) if p.layout is torch.strided and not p.is_meta)
+            self._leaves = list(itertools.islice(leaves, _COMPARED_PARAMETERS))
 
     def after_backward(self) -> None:
         """Keeps a few values, to compare when training goes on."""

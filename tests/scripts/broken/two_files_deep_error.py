@@ -1,5 +1,5 @@
 import torch
-from deep_features import build_features
+from deep_helpers.features import build_features
 
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)

@@ -1,5 +1,5 @@
 import torch
-from deep_scaling import rescale
+from deep_helpers.scaling import rescale
 
 
 def build_features(x, step):
