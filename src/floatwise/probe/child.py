@@ -7,6 +7,8 @@ from importlib import metadata
 from typing import Any
 
 import torch
+from torch import nn
+from typing_extensions import override
 
 from floatwise.probe.matrix_share import MatrixShareMeter
 from floatwise.probe.observer import Probe
@@ -23,20 +25,35 @@ _TIMED_ITERATION = 2
 _PACKAGES = ("torch", "transformers", "accelerate", "lightning", "deepspeed")
 
 
+class _RaisedInputs(Observer):
+    """Hands over in float32 what comes to a model in 16 bits, as do the weights of a model that has such."""
+
+    existing: ExistingPrecision | None = None
+
+    @override
+    def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
+        return (args, kwargs) if self.existing is None else self.existing.raise_inputs(root, args, kwargs)
+
+
 class RecordingChild(ScriptChild):
     """Options: `full`, look at every element."""
 
     module = "floatwise.probe.child"
 
+    @override
     def observers(self) -> list[Observer]:
+        self.raised = _RaisedInputs()
         self.probe = Probe(self.paths.of, full=bool(self.job.options.get("full")))
         self.share = MatrixShareMeter()
         self.losses: list[float] = []
-        return [self.probe]
+        return [self.raised, self.probe]
 
+    @override
     def existing(self, tap: Tap) -> ExistingPrecision:
-        return ExistingPrecision(tap, compute_dtype=None, compiles=False)
+        self.raised.existing = ExistingPrecision(tap, compute_dtype=None, compiles=False)
+        return self.raised.existing
 
+    @override
     def iteration_ended(self, index: int, loss: float) -> None:
         if index == _TIMED_ITERATION:
             self.share.stop()
@@ -50,6 +67,7 @@ class RecordingChild(ScriptChild):
             self.probe.active = False
             self.share.start()
 
+    @override
     def finish(self) -> dict[str, Any]:
         recording = self._recording()
         save_recording(recording, self.job.output)

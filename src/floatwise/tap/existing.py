@@ -8,6 +8,7 @@ applied to a script replaces what the script does, so that nothing is cast or sc
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ class ExistingPrecision:
     - `torch.autocast` regions that are enabled become the plan's, or do nothing; regions with `enabled=False` are
       the script's own islands and stay.
     - `GradScaler` is disabled: the plan scales, or nothing does.
-    - Weights and inputs stay float32 where the script asks for float16 or bfloat16.
-    - `torch.compile` is skipped when values are inspected.
+    - Weights and inputs stay float32 where the script asks for float16 or bfloat16; within the plan's autocast
+      region they get the plan's dtype.
+    - What `torch.compile` returns runs uncompiled when values are inspected.
 
     Args:
       tap: The open tap; what is found is reported to its observers, once per line.
@@ -44,6 +46,7 @@ class ExistingPrecision:
         self.compute_dtype = compute_dtype
         self.compiles = compiles
         self._reported: set[tuple[str, str]] = set()
+        self._raised: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def install(self) -> None:
         """Puts the replacements in place until the tap's patches are undone."""
@@ -56,22 +59,25 @@ class ExistingPrecision:
             patches.replace(torch.Tensor, name, self._tensor_cast)
             patches.replace(nn.Module, name, self._module_cast(dtype))
         patches.replace(torch.Tensor, "to", self._tensor_to)
+        patches.replace(torch.Tensor, "type", self._tensor_to)
         patches.replace(nn.Module, "to", self._module_to)
         patches.replace(torch, "set_default_dtype", self._default_dtype)
+        patches.replace(torch, "set_default_tensor_type", self._default_tensor_type)
         patches.replace(torch, "compile", self._compile)
         patches.replace(torch.optim.Optimizer, "add_param_group", self._param_group)
 
     def found(self, kind: str, detail: str) -> None:
         """Reports something at the user's current line, once."""
         where = users_line()
-        if (kind, where) not in self._reported:
+        if where is not None and (kind, where) not in self._reported:
             self._reported.add((kind, where))
             self.tap.report(Found(kind, where, detail))
 
     def _autocast(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(region: Any, *args: Any, **kwargs: Any) -> None:
             original(region, *args, **kwargs)
-            if sys._getframe(1).f_globals.get("__name__", "").startswith("floatwise."):
+            # Ours, and activation checkpointing's, which brings back what was on in the forward.
+            if sys._getframe(1).f_globals.get("__name__", "").startswith(("floatwise.", "torch.utils.checkpoint")):
                 return
             # A CUDA region on a machine without CUDA disables itself; it was asked for all the same.
             if torch.compiler.is_compiling() or not (args[2] if len(args) > 2 else kwargs.get("enabled", True)):
@@ -104,21 +110,30 @@ class ExistingPrecision:
 
     def _grad_scaler(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            # Made as the script asks, so that its settings can still be read.
+            original(scaler, *args, **kwargs)
             if type(scaler).__module__.startswith("floatwise."):
-                original(scaler, *args, **kwargs)
                 return
-            self.found("found_grad_scaler", type(scaler).__name__)
-            original(scaler, *args, **{**kwargs, "enabled": False})
+            if args[5] if len(args) > 5 else kwargs.get("enabled", True):
+                self.found("found_grad_scaler", type(scaler).__name__)
+                scaler._enabled = False
 
         return init
 
     def _tensor_cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def cast(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            if torch.compiler.is_compiling() or not tensor.is_floating_point():
+            if torch.compiler.is_compiling() or tensor.dtype.is_complex:
                 return original(tensor, *args, **kwargs)  # type: ignore[no-any-return]
-            return tensor.float()
+            return tensor.to(self._sixteen_bit_here(tensor), *args, **kwargs)
 
         return cast
+
+    def _sixteen_bit_here(self, tensor: torch.Tensor) -> torch.dtype:
+        """Returns the dtype that a tensor gets where the script asks for 16 bits."""
+        kind = tensor.device.type
+        if self.compute_dtype is not None and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            return self.compute_dtype
+        return torch.float32
 
     def _module_cast(self, dtype: torch.dtype) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,8 +147,8 @@ class ExistingPrecision:
 
     def _tensor_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and not tensor.dtype.is_complex:
-                args, kwargs = _without_sixteen_bit(args, kwargs)
+            if not torch.compiler.is_compiling() and not tensor.dtype.is_complex and _sixteen_bit_in(args, kwargs):
+                args, kwargs = _with_instead(self._sixteen_bit_here(tensor), args, kwargs)
             return original(tensor, *args, **kwargs)
 
         return to
@@ -143,7 +158,7 @@ class ExistingPrecision:
             wanted = _sixteen_bit_in(args, kwargs)
             if wanted is not None:
                 self.found("found_low_precision_weights", _name(wanted))
-                args, kwargs = _without_sixteen_bit(args, kwargs)
+                args, kwargs = _with_instead(torch.float32, args, kwargs)
             return original(module, *args, **kwargs)
 
         return to
@@ -157,12 +172,24 @@ class ExistingPrecision:
 
         return set_default_dtype
 
+    def _default_tensor_type(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_default_tensor_type(kind: Any) -> None:
+            name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+            for sixteen, dtype in (("BFloat16Tensor", torch.bfloat16), ("HalfTensor", torch.float16)):
+                if name.endswith(sixteen):
+                    self.found("found_default_dtype", _name(dtype))
+                    kind = name.replace(sixteen, "FloatTensor")
+            original(kind)
+
+        return set_default_tensor_type
+
     def _compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_(model: Any = None, **kwargs: Any) -> Any:
+        def compile_(*args: Any, **kwargs: Any) -> Any:
             self.found("found_compile", "torch.compile")
-            if self.compiles:
-                return original(model, **kwargs)
-            return model if model is not None else lambda function: function
+            if not self.compiles:
+                torch.compiler.set_stance("force_eager")
+                self.tap.patches.on_undo(lambda: torch.compiler.set_stance("default"))
+            return original(*args, **kwargs)
 
         return compile_
 
@@ -182,7 +209,9 @@ class ExistingPrecision:
 
     def raise_inputs(self, root: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Makes a model that came in 16 bits (a checkpoint, a file) and its 16-bit inputs float32."""
-        self.raise_weights([t for t in (*root.parameters(), *root.buffers()) if t.dtype in SIXTEEN_BIT])
+        if root not in self._raised:
+            self._raised.add(root)
+            self.raise_weights([*root.parameters(), *root.buffers()])
         return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
 
 
@@ -198,8 +227,16 @@ def _sixteen_bit_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtyp
     return None
 
 
-def _without_sixteen_bit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_instead(
+    dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments of `to` or `type` with `dtype` where they ask for 16 bits, be it by an example."""
+    like = [v for v in (*args[:1], *kwargs.values()) if isinstance(v, torch.Tensor)]
+    if like:
+        rest = {key: value for key, value in kwargs.items() if value is not like[0]}
+        return (like[0].device, dtype, *(a for a in args if a is not like[0])), rest
+
     def raised(value: Any) -> Any:
-        return torch.float32 if isinstance(value, torch.dtype) and value in SIXTEEN_BIT else value
+        return dtype if isinstance(value, torch.dtype) and value in SIXTEEN_BIT else value
 
     return tuple(raised(a) for a in args), {k: raised(v) for k, v in kwargs.items()}

@@ -9,7 +9,7 @@ import sysconfig
 import traceback
 from types import FrameType, TracebackType
 
-__all__ = ["is_users_file", "trimmed_traceback", "users_line"]
+__all__ = ["is_users_file", "last_users_line", "trimmed_traceback", "users_line"]
 
 _FLOATWISE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
@@ -25,12 +25,17 @@ def is_users_file(filename: str) -> bool:
     return not (path.startswith(_FLOATWISE) or path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path)
 
 
-def users_line() -> str:
-    """Returns `path:line` of the innermost frame that is the user's, relative to the working directory."""
+def users_line() -> str | None:
+    """Returns `path:line` of the innermost frame that is the user's, relative to the working directory.
+
+    It is empty where no frame is, and None while a library is being imported: what that does is not the script's.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users_file(frame.f_code.co_filename):
             return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return None
         frame = frame.f_back
     return ""
 
@@ -40,7 +45,7 @@ def trimmed_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     mine = [f for f in frames if is_users_file(f.filename)]
     head = "Traceback (your code's frames):\n" if mine else ""
-    body = "".join(traceback.format_list(mine))
+    body = "".join(traceback.format_list(mine or frames[-1:]))
     return head + body + "".join(traceback.format_exception_only(type(error), error))
 
 

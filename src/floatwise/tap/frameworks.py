@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import os
 import sys
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["recognise_trainers"]
 
-Change = Callable[[dict[str, Any]], None]
-
-
 def recognise_trainers(existing: ExistingPrecision) -> None:
     """Arranges for the trainers' precision settings to be reported and set to float32.
 
@@ -28,7 +27,7 @@ def recognise_trainers(existing: ExistingPrecision) -> None:
     lightning 2.6 `Trainer` and `Fabric`, deepspeed 0.19 `initialize`.
     """
     known: dict[str, Callable[[ModuleType], None]] = {
-        "transformers.training_args": lambda m: _wrap_init(existing, m, "TrainingArguments", _transformers),
+        "transformers.training_args": lambda m: _wrap_training_arguments(existing, m),
         "accelerate.accelerator": lambda m: _wrap_init(existing, m, "Accelerator", _accelerate),
         "deepspeed": lambda m: existing.tap.patches.replace(m, "initialize", lambda f: _deepspeed(existing, f)),
     }
@@ -50,25 +49,37 @@ def _wrap_init(
     settle: Callable[[dict[str, Any]], list[str]],
 ) -> None:
     def make(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)  # command line builders read the signature
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            for asked in settle(kwargs):
+            bound = signature.bind_partial(self, *args, **kwargs)
+            for asked in settle(bound.arguments):
                 existing.found("found_trainer_setting", f"{class_name}({asked})")
-            original(self, *args, **kwargs)
+            original(*bound.args, **bound.kwargs)
 
         return init
 
     existing.tap.patches.replace(getattr(module, class_name), "__init__", make)
 
 
-def _transformers(kwargs: dict[str, Any]) -> list[str]:
-    found = []
-    for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval"):
-        if kwargs.get(name):
-            found.append(f"{name}=True")
-            kwargs[name] = False
-    if kwargs.get("deepspeed"):
-        found.append(f"deepspeed={kwargs['deepspeed']!r}")
-    return found
+def _wrap_training_arguments(existing: ExistingPrecision, module: ModuleType) -> None:
+    """Settles the fields after they are set: a subclass (`Seq2SeqTrainingArguments`) has an `__init__` of its own."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def post_init(self: Any) -> None:
+            for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval"):
+                if getattr(self, name, False):
+                    existing.found("found_trainer_setting", f"{type(self).__name__}({name}=True)")
+                    setattr(self, name, False)
+            if getattr(self, "deepspeed", None):
+                existing.found("found_trainer_setting", f"{type(self).__name__}(deepspeed={self.deepspeed!r})")
+            original(self)
+
+        return post_init
+
+    existing.tap.patches.replace(module.TrainingArguments, "__post_init__", make)
 
 
 def _accelerate(kwargs: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
@@ -27,6 +28,9 @@ __all__ = ["Child"]
 
 #: Lines of a script's own output that are kept for an error message.
 _TAIL_LINES = 12
+#: What a connection made just before a process's end is waited for, and the messages on it: convention. A worker
+#: that outlives the script may keep a connection open.
+_LAST_CONNECTION_SECONDS, _LAST_MESSAGE_SECONDS = 0.2, 2.0
 
 
 class Child:
@@ -43,7 +47,9 @@ class Child:
         self._folder = tempfile.TemporaryDirectory(prefix="floatwise-")
         folder = Path(self._folder.name)
         (folder / "job.json").write_text(job.dumps(), encoding="utf-8")
-        self._log: IO[bytes] = open(folder / "output.log", "w+b")
+        self._output = folder / "output.log"
+        # Appended to: the script's processes and this one each have a place of their own in the file.
+        self._log: IO[bytes] = open(self._output, "ab")
         key = secrets.token_bytes(16)
         self._listener = Listener(None, authkey=key)
         environment = {**os.environ, ADDRESS_VARIABLE: str(self._listener.address), KEY_VARIABLE: key.hex()}
@@ -51,6 +57,7 @@ class Child:
         environment.setdefault("WANDB_MODE", "disabled")  # a probe is no experiment to log
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._speaker: Connection | None = None
+        self._receivers: list[threading.Thread] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(folder / "job.json")],
             stdin=subprocess.DEVNULL,
@@ -116,11 +123,13 @@ class Child:
         while True:
             try:
                 connection = self._listener.accept()
-            except AuthenticationError:
-                continue
+            except (AuthenticationError, EOFError, ConnectionError):
+                continue  # it ended while it connected
             except OSError:
                 return
-            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+            receiver = threading.Thread(target=self._receive, args=(connection,), daemon=True)
+            receiver.start()
+            self._receivers.append(receiver)
 
     def _receive(self, connection: Connection) -> None:
         while True:
@@ -133,8 +142,11 @@ class Child:
 
     def _await_end(self) -> None:
         self._process.wait()
-        # Messages sent just before the end are still on their way through the receiving thread.
-        threading.Timer(0.5, self._inbox.put, args=(None,)).start()
+        # Messages sent just before the end are still on their way through the receiving threads.
+        time.sleep(_LAST_CONNECTION_SECONDS)
+        for receiver in self._receivers:
+            receiver.join(_LAST_MESSAGE_SECONDS)
+        self._inbox.put(None)
 
     def _ended(self) -> str:
         code = self._process.wait()
@@ -146,6 +158,5 @@ class Child:
         return f"while {self.what}, the script {how} before its training steps were done{self._tail()}"
 
     def _tail(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        lines = self._output.read_bytes().decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         return "\nits last output was:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""

@@ -16,6 +16,8 @@ _MARK = "FLOATWISE_ONE_PROCESS"
 
 def expects_launcher(error: BaseException) -> bool:
     """True when a script failed because it was not started by `torchrun`."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name == "mpi4py"  # what DeepSpeed asks when nobody has told it its rank
     if isinstance(error, KeyError):
         return bool(error.args) and error.args[0] in _VARIABLES
     return isinstance(error, ValueError) and "environment variable" in str(error) and "expected" in str(error)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 __all__ = ["stop_process"]
@@ -19,6 +20,7 @@ def stop_process() -> NoReturn:
     """
     for child in multiprocessing.active_children():
         child.kill()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the script may have closed it, or put an object of its own there
+            stream.flush()
     os._exit(0)
