@@ -37,16 +37,16 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(
-            conv_block(1, 16),
-            conv_block(16, 16),
+            conv_block(1, 96),
+            conv_block(96, 96),
             nn.MaxPool2d(2),
-            conv_block(16, 32),
-            conv_block(32, 32),
+            conv_block(96, 192),
+            conv_block(192, 192),
             nn.MaxPool2d(2),
         )
         self.classifier = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(32 * 2 * 2, 128),
+            nn.Linear(192 * 2 * 2, 128),
             nn.ReLU(inplace=True),
             nn.Dropout(0.2),
             nn.Linear(128, 10),
@@ -82,7 +82,7 @@ def evaluate(model, loader):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -52,7 +52,7 @@ class UnknownNameError(FloatwiseError, ValueError):
         lines = [f"unknown {kind} {name!r}"]
         if near:
             lines.append(f"did you mean {' or '.join(repr(n) for n in near)}?")
-        lines.append(f"known: {', '.join(legal)}")
+        lines.append(f"known: {_listed(legal)}")
         if hint:
             lines.append(hint)
         super().__init__("\n".join(lines))
@@ -85,6 +85,12 @@ class ScriptError(FloatwiseError):
     def __init__(self, message: str, traceback: str = "") -> None:
         self.traceback = traceback
         super().__init__(message)
+
+
+def _listed(names: list[str], most: int = 24) -> str:
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{len(names)} names, such as {', '.join(names[:: len(names) // 8])}"
 
 
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
+import typer.exceptions
 
 from floatwise._version import __version__
 from floatwise.cli.explain import explain
@@ -52,12 +52,15 @@ def run(arguments: list[str] | None = None) -> int:
     except FloatwiseError as error:
         _complain(error)
         return 2
-    except click.ClickException as error:
-        error.show()
-        if isinstance(error, click.NoSuchOption):
-            click.echo("arguments of your own script come after --", err=True)
+    except OSError as error:
+        print(f"floatwise: {error}", file=sys.stderr)  # a full disk, a closed pipe
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except typer.exceptions.TyperException as error:
+        error.show()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoSuchOption":
+            print("arguments of your own script come after --", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
     return code if isinstance(code, int) else 0

@@ -15,5 +15,5 @@ def need_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise MissingPackageError(
             "this needs PyTorch, which is not installed in this environment: pip install 'floatwise[torch]'\n"
-            "(without a GPU, first: pip install torch --index-url with PyTorch's CPU packages)"
+            "(without a GPU, install torch first, from PyTorch's CPU packages: pytorch.org/get-started)"
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,9 @@ from floatwise.probe.recording import Recording, load_recording
 from floatwise.report import render_decision, write_report
 
 __all__ = ["plan"]
+
+#: Three steps warm up and are not timed (`floatwise.torch.child`); one ratio of the rest would be chance.
+_FEWEST_MEASURED_STEPS = 5
 
 
 def plan(
@@ -53,7 +57,8 @@ def plan(
             values = record(script, arguments or (), steps, str(recording_path), progress, full)
         device, here = _target(wanted, values)
         decision = decide(values, device, here, min(steps, values.steps) if recording else steps)
-        if script is not None and here and measured and not decision.plan.is_float32:
+        enough = min(steps, values.steps) >= _FEWEST_MEASURED_STEPS
+        if script is not None and here and measured and enough and not decision.plan.is_float32:
             result = measure(decision.plan, script, arguments or (), steps, device.name, progress)
             decision = with_measurement(decision, result, values, device)
     _hand_over(decision, output, recording_path, as_json)
@@ -69,26 +74,23 @@ def _check(script: str | None, recording: Path | None, output: Path) -> None:
         raise ScriptError(f"{script}: no such file; give the path of a Python training script")
     if not output.resolve().parent.is_dir():
         raise BadInputError(f"{output}: its folder does not exist; make it first, or choose another -o")
+    if output.is_dir() or not os.access(output.resolve().parent, os.W_OK):
+        raise BadInputError(f"{output}: no file can be written there; choose another -o")
     if output.suffix != ".toml":
         raise BadInputError(f"{output}: a plan file's name ends in .toml; try -o {output.with_suffix('.toml')}")
 
 
 def _target(wanted: Device | None, values: Recording) -> tuple[Device, bool]:
-    mine = _device_of(values)
-    if wanted is None:
-        return mine, True
-    return wanted, wanted.id == mine.id
-
-
-def _device_of(values: Recording) -> Device:
     found = detect()
-    detected = found[-1] if values.device == "cpu" else found[0]
-    if detected.device is None:
+    mine = found[-1] if values.device == "cpu" else found[0]
+    if wanted is not None:
+        return wanted, mine.device is not None and wanted.id == mine.device.id
+    if mine.device is None:
         raise BadInputError(
-            f"this machine's device {detected.reported_name!r} ({detected.how}) has no row in the hardware table; "
+            f"this machine's device {mine.reported_name!r} ({mine.how}) has no row in the hardware table; "
             "name one that is like it with --target (floatwise explain shows a row)"
         )
-    return detected.device
+    return mine.device, True
 
 
 def _hand_over(decision: Decision, output: Path, recording_path: Path, as_json: bool) -> None:

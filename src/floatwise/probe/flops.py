@@ -114,5 +114,5 @@ def _recurrent(operator: str, args: Sequence[Any], shapes: Sequence[tuple[int, .
     weights = [tuple(w.shape) for each in lists for w in each if getattr(w, "ndim", 0) == 2]
     if not weights or not shapes or not shapes[0]:
         return None
-    rows = math.prod(shapes[0][:-1])
-    return MatrixShape(rows, *weights[0], 2 * rows * sum(map(math.prod, weights)))
+    rows, (n, k) = math.prod(shapes[0][:-1]), weights[0]
+    return MatrixShape(rows, n, k, 2 * rows * sum(map(math.prod, weights)))

@@ -56,6 +56,7 @@ class Probe(Observer):
         self._looks: Counter[tuple[str, str]] = Counter()
         self._by_operator: set[str] = set()
         self._parameters: dict[int, tuple[str, Tensor]] = {}
+        self._awaited: dict[int, tuple[weakref.ref[Tensor], list[str]]] = {}
         self._models_seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     # -- forward ------------------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class Probe(Observer):
         """Works off what the iteration left."""
         self.collector.flush()
         self._looks.clear()
+        self._awaited.clear()
         self._tracer.forget()
         self._iterations += 1
 
@@ -159,7 +161,21 @@ class Probe(Observer):
         for tensor in floating_tensors(output):
             self._look(site, "output", tensor)
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(lambda grad: self._look(site, "grad_output", grad))
+                self._await_gradient(site, tensor)
+
+    def _await_gradient(self, site: str, tensor: Tensor) -> None:
+        # A container returns what its last part returned: one hook serves both.
+        known = self._awaited.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            known[1].append(site)
+            return
+        sites = [site]
+        self._awaited[id(tensor)] = (weakref.ref(tensor), sites)
+        tensor.register_hook(lambda grad: self._gradient_came(sites, grad))
+
+    def _gradient_came(self, sites: list[str], grad: Tensor) -> None:
+        for site in sites:
+            self._look(site, "grad_output", grad)
 
     def _look(self, site: str, role: str, tensor: Tensor) -> None:
         if self.active and values_are_real():

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import os
-import tempfile
+import uuid
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -117,7 +117,7 @@ class Recording:
 
 
 def save_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Writes the recording atomically."""
+    """Writes the recording to `path`, which holds either the old file or the whole new one at any time."""
     meta = {f.name: getattr(recording, f.name) for f in dataclasses.fields(recording) if f.name != "summaries"}
     meta["sites"] = [dataclasses.asdict(s) for s in recording.sites]
     meta["stalls"] = [dataclasses.asdict(s) for s in recording.stalls]
@@ -128,19 +128,17 @@ def save_recording(recording: Recording, path: str | os.PathLike[str]) -> None:
         row.pop("counts")
     meta["summaries"] = [[*key, row] for key, row in zip(keys, rows, strict=True)]
     target = Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".part", delete=False) as part:
-        try:
-            with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-                header = {"floatwise_recording": RECORDING_VERSION, **meta}
-                archive.writestr(_META, json.dumps(header, indent=1))
-                buffer = io.BytesIO()
-                np.save(buffer, counts, allow_pickle=False)
-                archive.writestr("counts.npy", buffer.getvalue())
-            part.close()
-            os.replace(part.name, target)
-        except BaseException:
-            os.unlink(part.name)
-            raise
+    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with zipfile.ZipFile(part, "x", zipfile.ZIP_DEFLATED) as archive:
+            header = {"floatwise_recording": RECORDING_VERSION, **meta}
+            archive.writestr(_META, json.dumps(header, indent=1))
+            buffer = io.BytesIO()
+            np.save(buffer, counts, allow_pickle=False)
+            archive.writestr("counts.npy", buffer.getvalue())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_recording(path: str | os.PathLike[str]) -> Recording:
@@ -150,14 +148,16 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
       BadFileError: The file is missing, damaged, from a newer version, or no recording.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            meta = json.loads(archive.read(_META))
-            counts = np.load(io.BytesIO(archive.read("counts.npy")), allow_pickle=False)
+        data = Path(path).read_bytes()
     except OSError as error:
         raise BadFileError(
             f"{path}: cannot be read: {error.strerror}; write one with `floatwise plan SCRIPT`"
         ) from error
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            meta = dict(json.loads(archive.read(_META)))
+            counts = np.load(io.BytesIO(archive.read("counts.npy")), allow_pickle=False)
+    except Exception as error:  # a damaged zip raises a dozen kinds of errors, from zlib, struct and others
         raise BadFileError(
             f"{path}: not a Floatwise recording, or a damaged one ({error}); record again with `floatwise plan SCRIPT`"
         ) from error
@@ -169,7 +169,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         )
     try:
         return _from_meta(meta, counts)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise BadFileError(
             f"{path}: damaged recording ({error!r}); record again with `floatwise plan SCRIPT`"
         ) from error

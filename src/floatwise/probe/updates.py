@@ -35,12 +35,16 @@ class UpdateProbe:
 
     def before(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
         """Keeps a sample of each parameter."""
-        self._before = [(name, p, _sample(p)) for name, p in parameters if p.grad is not None]
+        with torch._C.DisableTorchFunction():
+            self._before = [(name, p, _sample(p)) for name, p in parameters if p.grad is not None]
 
     def after(self) -> None:
         """Counts what the step has changed."""
-        if not self._before:
-            return
+        if self._before:
+            with torch._C.DisableTorchFunction():
+                self._compare()
+
+    def _compare(self) -> None:
         old = torch.cat([sample for _, _, sample in self._before])
         new = torch.cat([_sample(p) for _, p, _ in self._before])
         update = new - old

@@ -51,7 +51,11 @@ class BackwardTap:
             if not parameters or not first_order or not self._is_watched(own):
                 return original(outputs, inputs, *args, **kwargs)
             self.tap.steps.before_backward(own)
-            gradients = original(outputs, inputs, *args, **kwargs)
+            self.tap.local.in_backward = True  # under a function mode it calls itself
+            try:
+                gradients = original(outputs, inputs, *args, **kwargs)
+            finally:
+                self.tap.local.in_backward = False
             self._over(own)
             return gradients
 

@@ -136,6 +136,8 @@ class ScriptChild(ABC):
         told = f"{self.job.script} ended without a training step: {calls} module calls, {backwards} backward passes"
         if backwards:
             return f"{told}, and no parameter was ever updated; does it call optimizer.step()?"
+        if self.clock.steps_without_gradient:
+            return f"{told}; its optimizer stepped, but no parameter had a gradient: does it call loss.backward()?"
         hint = "give Floatwise the script that trains, with its arguments after --"
         return f"{told}\n{hint} (floatwise plan train.py -- --epochs 1)"
 

@@ -19,7 +19,8 @@ class IterationClock(Observer):
     """Calls `on_iteration(index, loss)` at the end of each iteration, counted from 0.
 
     An iteration ends when the main optimizer has stepped: the first one that stepped, until another steps twice
-    without it (a second training phase, or the one network of a GAN that is trained more often).
+    without it (a second training phase, or the one network of a GAN that is trained more often). A step of
+    parameters without gradients is none.
 
     Args:
       on_iteration: Gets the index and the sum of the iteration's scalar losses (NaN when there was none).
@@ -28,6 +29,7 @@ class IterationClock(Observer):
     def __init__(self, on_iteration: Callable[[int, float], None]) -> None:
         self.iterations = 0
         self.backwards = 0
+        self.steps_without_gradient = 0
         self.optimizers: set[str] = set()
         self._on_iteration = on_iteration
         self._losses: list[Tensor] = []
@@ -41,6 +43,9 @@ class IterationClock(Observer):
 
     @override
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
+        if optimizer is not None and not _has_gradient(optimizer):
+            self.steps_without_gradient += 1
+            return
         self.optimizers.add(type(optimizer).__name__ if optimizer is not None else "update by hand")
         if self._is_main(id(optimizer)):
             losses, self._losses = self._losses, []
@@ -56,3 +61,7 @@ class IterationClock(Observer):
             return True
         self._others.add(optimizer)
         return False
+
+
+def _has_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

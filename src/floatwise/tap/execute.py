@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import random
 import sys
@@ -28,7 +29,7 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     """
     code = _compile(path)
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    main.__dict__.update(__file__=os.path.abspath(path), __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     sys.argv = [path, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
@@ -41,7 +42,7 @@ def _compile(path: str) -> types.CodeType:
     except OSError as error:
         raise ScriptError(f"cannot read {path}: {error.strerror}; give the path of a Python training script") from error
     try:
-        return compile(source, path, "exec", dont_inherit=True)
+        return compile(source, os.path.abspath(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise ScriptError(f"{path}{line}: not valid Python: {error.msg}") from error
@@ -77,6 +78,9 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, ScriptError):
         return str(error), ""
     where = last_users_line(error.__traceback__) or script
+    if isinstance(error, SystemExit):
+        how = f"with exit code {error.code}" if isinstance(error.code, int) else f"and said: {error.code}"
+        return f"{where}: the script ended itself {how}{_what_next(error)}", ""
     message = f"{where}: the script failed with {type(error).__name__}: {error}"
     return message + _what_next(error), trimmed_traceback(error)
 

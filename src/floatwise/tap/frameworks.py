@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["recognise_trainers"]
 
+
 def recognise_trainers(existing: ExistingPrecision) -> None:
     """Arranges for the trainers' precision settings to be reported and set to float32.
 

@@ -14,8 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -57,6 +58,7 @@ class Child:
         environment.setdefault("WANDB_MODE", "disabled")  # a probe is no experiment to log
         self._inbox: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._speaker: Connection | None = None
+        self._closing = False
         self._receivers: list[threading.Thread] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, str(folder / "job.json")],
@@ -114,13 +116,16 @@ class Child:
         except ProcessLookupError:
             pass
         self._process.wait()
+        self._closing = True
+        with suppress(OSError):
+            Client(self._listener.address).close()  # wakes the thread that waits for connections
         self._listener.close()
         self._log.close()
         self._folder.cleanup()
 
     def _accept(self) -> None:
         # The script's own process connects, or the first process that the script spawns.
-        while True:
+        while not self._closing:
             try:
                 connection = self._listener.accept()
             except (AuthenticationError, EOFError, ConnectionError):
@@ -158,5 +163,7 @@ class Child:
         return f"while {self.what}, the script {how} before its training steps were done{self._tail()}"
 
     def _tail(self) -> str:
-        lines = self._output.read_bytes().decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        lines = self._output.read_bytes().decode(errors="replace").strip().splitlines()
+        # torch 2.13's profiler says on stderr that it starts and stops.
+        lines = [line for line in lines if not line.startswith("USDT:")][-_TAIL_LINES:]
         return "\nits last output was:\n" + "\n".join(f"  | {line}" for line in lines) if lines else ""

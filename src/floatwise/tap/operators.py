@@ -55,8 +55,8 @@ MATRIX_OPERATORS: dict[Any, str] = {
     torch._VF.rnn_tanh: "rnn_tanh",
     torch._VF.rnn_relu: "rnn_relu",
     torch._VF.lstm_cell: "lstm_cell",
-    torch._VF.rnn_tanh_cell: "rnn_tanh_cell",  # type: ignore[attr-defined]
-    torch._VF.rnn_relu_cell: "rnn_relu_cell",  # type: ignore[attr-defined]
+    torch._VF.rnn_tanh_cell: "rnn_tanh_cell",
+    torch._VF.rnn_relu_cell: "rnn_relu_cell",
     torch._VF.gru_cell: "gru_cell",
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,13 +38,14 @@ def wrap_spawned(patches: Patches, wrap: Callable[[Callable[..., Any]], Callable
 
 def follow_spawned_processes(tap: Tap, child: ScriptChild) -> None:
     """Opens the tap in what the script spawns, and ends the script when those have reported its training."""
-    reported = torch.multiprocessing.get_context("spawn").Event()
-    wrap_spawned(tap.patches, lambda function: _Tapped(function, child, reported))
+    # Made when something is spawned: it starts a process that tracks it.
+    reported = functools.cache(torch.multiprocessing.get_context("spawn").Event)
+    wrap_spawned(tap.patches, lambda function: _Tapped(function, child, reported()))
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def spawn(*args: Any, **kwargs: Any) -> Any:
             context = original(*args, **kwargs)
-            if context is None and reported.is_set():  # joined: the training is over
+            if context is None and reported().is_set():  # joined: the training is over
                 stop_process()
             return context
 

@@ -56,7 +56,7 @@ def values_are_real() -> bool:
     """False where operators are traced or vectorised, or run on fake tensors: there are no values to look at."""
     return not (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._get_tracing_state() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
     )
