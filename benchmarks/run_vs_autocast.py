@@ -33,8 +33,8 @@ def main() -> None:
     )
     runners = {
         "float32": Runner("clock_child", clock_job(SCRIPT, OPTIONS, steps)),
-        "autocast by hand": Runner("clock_child", clock_job(BY_HAND, OPTIONS, steps)),
         "floatwise run": Runner("floatwise.torch.child", plan),
+        "autocast by hand": Runner("clock_child", clock_job(BY_HAND, OPTIONS, steps)),
     }
     in_turn(runners)
     print(machine())

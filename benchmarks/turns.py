@@ -51,11 +51,13 @@ def in_turn(runners: Mapping[str, Runner]) -> None:
         for name, runner in runners.items():
             children[name] = stack.enter_context(Child(runner.module, runner.job, name))
             runner.take(children[name])
-        going = True
+        order, going = list(runners), True
         while going:
-            for name, runner in runners.items():
+            order = [*order[1:], order[0]]  # whoever comes first after a pause pays for it: each in turn
+            for name in order:
                 children[name].go()
-                going = runner.take(children[name])
+                going = runners[name].take(children[name])
+            runner = runners[order[0]]
             print(f"\r{len(runner.losses)} iterations", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
 

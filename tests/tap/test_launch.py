@@ -61,7 +61,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 def test_a_job_survives_the_way_to_the_child(tmp_path: Path) -> None:
-    job = Job("train.py", ("--lr", "0.1", "größe"), steps=7, seed=3, paced=True, options={"full": True, "plan": "x = 1"})
+    job = Job(
+        "train.py", ("--lr", "0.1", "größe"), steps=7, seed=3, paced=True, options={"full": True, "plan": "x = 1"}
+    )
     (tmp_path / "job.json").write_text(job.dumps(), encoding="utf-8")
     assert Job.load(str(tmp_path / "job.json")) == job
     assert Job.loads(job.dumps()) == job

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from floatwise.hardware import Device
+from floatwise.language import Text
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, escape_module, recipe
 from floatwise.planner.decision import Decision, Measured, Verdict
 from floatwise.planner.evidence import evidence_rows
@@ -56,7 +57,7 @@ def with_measurement(decision: Decision, measured: Measured, recording: Recordin
     parity, memory = measured.loss_parity, measured.memory_ratio
     data = {
         "speed": f"{measured.speed_ratio:.2f}",
-        "memory": "" if memory is None else f", {memory:.2f}× the memory",
+        "memory": "" if memory is None else Text(f", {memory:.2f}× the memory", f"，内存为 {memory:.2f} 倍"),
         "steps": len(measured.losses["planned"]),
     }
     if parity is not None:

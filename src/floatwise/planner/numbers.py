@@ -15,6 +15,8 @@ def magnitude(value: float) -> str:
 
 def percent(share: float) -> str:
     """Returns a share as a percentage that never shows a small share as zero."""
+    if share == 0:
+        return "0 %"
     if 0 < share < 1e-4:
         return "<0.01 %"
     digits = 2 if share < 0.01 else 1 if share < 0.1 else 0

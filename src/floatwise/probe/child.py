@@ -50,6 +50,7 @@ class RecordingChild(ScriptChild):
 
     @override
     def existing(self, tap: Tap) -> ExistingPrecision:
+        self.share.install(tap.patches)
         self.raised.existing = ExistingPrecision(tap, compute_dtype=None, compiles=False)
         return self.raised.existing
 

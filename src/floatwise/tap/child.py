@@ -135,7 +135,7 @@ class ScriptChild(ABC):
         backwards, calls = self.clock.backwards, self.notes.calls
         told = f"{self.job.script} ended without a training step: {calls} module calls, {backwards} backward passes"
         if backwards:
-            return f"{told}, and no parameter was ever updated; does it call optimizer.step()?"
+            return f"{told}, and no parameter changed: it must step an optimizer, or update its parameters in place"
         if self.clock.steps_without_gradient:
             return f"{told}; its optimizer stepped, but no parameter had a gradient: does it call loss.backward()?"
         hint = "give Floatwise the script that trains, with its arguments after --"

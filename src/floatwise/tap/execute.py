@@ -7,14 +7,16 @@ import builtins
 import os
 import random
 import sys
+import threading
 import types
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch.multiprocessing import ProcessRaisedException
 
 from floatwise.errors import ScriptError
-from floatwise.tap.frames import last_users_line, trimmed_traceback
+from floatwise.tap.frames import last_users_line, trimmed_text, trimmed_traceback
 from floatwise.tap.launcher import expects_launcher
 from floatwise.tap.patches import Patches
 
@@ -23,6 +25,8 @@ __all__ = ["explain_failure", "run_script", "seed_everything"]
 
 def run_script(path: str, arguments: Sequence[str]) -> None:
     """Executes the file as `__main__`, with its folder first on the module path and `sys.argv` its own.
+
+    Waits for the threads that it has started, as Python does before it exits.
 
     Raises:
       ScriptError: The file cannot be read or is not Python.
@@ -33,7 +37,11 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     sys.modules["__main__"] = main
     sys.argv = [path, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
+    before = set(threading.enumerate())
     exec(code, main.__dict__)
+    for thread in set(threading.enumerate()) - before:
+        if not thread.daemon:
+            thread.join()
 
 
 def _compile(path: str) -> types.CodeType:
@@ -81,6 +89,10 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
         how = f"with exit code {error.code}" if isinstance(error.code, int) else f"and said: {error.code}"
         return f"{where}: the script ended itself {how}{_what_next(error)}", ""
+    if isinstance(error, ProcessRaisedException):  # its text is the traceback in the process that was spawned
+        traceback = trimmed_text(str(error).strip())
+        last = traceback.splitlines()[-1]
+        return f"{where}: a process that the script spawned failed with {last}{_what_next(error)}", traceback
     message = f"{where}: the script failed with {type(error).__name__}: {error}"
     return message + _what_next(error), trimmed_traceback(error)
 

@@ -45,7 +45,7 @@ class ExistingPrecision:
         self.tap = tap
         self.compute_dtype = compute_dtype
         self.compiles = compiles
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: set[Found] = set()
         self._raised: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def install(self) -> None:
@@ -69,9 +69,9 @@ class ExistingPrecision:
     def found(self, kind: str, detail: str) -> None:
         """Reports something at the user's current line, once."""
         where = users_line()
-        if where is not None and (kind, where) not in self._reported:
-            self._reported.add((kind, where))
-            self.tap.report(Found(kind, where, detail))
+        if where is not None and (what := Found(kind, where, detail)) not in self._reported:
+            self._reported.add(what)
+            self.tap.report(what)
 
     def _autocast(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(region: Any, *args: Any, **kwargs: Any) -> None:

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from types import FrameType, TracebackType
 
-__all__ = ["is_users_file", "last_users_line", "trimmed_traceback", "users_line"]
+__all__ = ["is_users_file", "last_users_line", "trimmed_text", "trimmed_traceback", "users_line"]
 
 _FLOATWISE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(
     {os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+#: The first line of a frame in a formatted traceback.
+_FRAME = re.compile(r' +File "(.+)", line \d+')
 
 
 def is_users_file(filename: str) -> bool:
@@ -47,6 +50,20 @@ def trimmed_traceback(error: BaseException) -> str:
     head = "Traceback (your code's frames):\n" if mine else ""
     body = "".join(traceback.format_list(mine or frames[-1:]))
     return head + body + "".join(traceback.format_exception_only(type(error), error))
+
+
+def trimmed_text(text: str) -> str:
+    """Returns a text with the tracebacks in it trimmed to the user's frames."""
+    kept, keeps = [], True
+    for line in text.splitlines():
+        frame = _FRAME.match(line)
+        if frame:
+            keeps = is_users_file(frame[1])
+        elif not line.startswith("    "):
+            keeps = True
+        if keeps:
+            kept.append(line.replace("Traceback (most recent call last):", "Traceback (your code's frames):"))
+    return "\n".join(kept)
 
 
 def last_users_line(tb: TracebackType | None) -> str:
