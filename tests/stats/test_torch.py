@@ -225,6 +225,33 @@ def test_cast_makes_a_copy(dtype: torch.dtype) -> None:
     assert copy.data_ptr() != tensor.data_ptr()
 
 
-def test_memory_of_a_full_count_is_bounded_by_its_chunks() -> None:
-    tensor = torch.randn((1 << 20) + 3)  # more than one chunk
-    agree(collected(tensor), reference(tensor))
+def test_every_value_of_a_large_tensor_is_counted() -> None:
+    tensor = torch.randn((1 << 20) + 3)  # more than one pass
+    tensor[12345] = 77.0
+    tensor[54321] = math.inf
+    ours, expected = collected(tensor), reference(tensor)
+    assert ours.counts.tolist() == expected.counts.tolist()
+    assert (ours.amax, ours.nonfinite, ours.elements) == (77.0, 1, tensor.numel())
+    assert ours.sqnr_db("bfloat16") == pytest.approx(expected.sqnr_db("bfloat16"), abs=0.5)  # of a sample
+
+
+def test_a_tensor_that_comes_again_is_looked_at_once_and_counted_twice() -> None:
+    collector: SummaryCollector[str] = SummaryCollector()
+    tensor = torch.tensor([1.0, 2.0])
+    collector.add("output", tensor)
+    collector.add("input", tensor)
+    collector.add("input", tensor)
+    tensor.mul_(8.0)  # changed in place: another tensor to a reader
+    collector.add("input", tensor)
+    collector.flush()
+    found = collector.summaries()
+    assert (found["output"].amax, found["output"].observations) == (2.0, 1)
+    assert (found["input"].amax, found["input"].observations) == (16.0, 3)
+
+
+def test_a_tensor_made_where_another_was_is_another() -> None:
+    collector: SummaryCollector[int] = SummaryCollector()
+    for index in range(50):
+        collector.add(index, torch.full((3,), float(index)))
+    collector.flush()
+    assert [collector.summaries()[index].amax for index in range(50)] == list(range(50))

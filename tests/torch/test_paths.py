@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from floatwise.tap.paths import strip_wrappers
+from floatwise.tap.paths import ModulePaths
 from floatwise.torch import module_paths
 
 
@@ -45,8 +45,8 @@ def test_wrappers_leave_no_trace(wrapper: str) -> None:
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_tap_gives_the_same_names(wrapper: str) -> None:
     wrapped = WRAPPERS[wrapper](model())
-    names = strip_wrappers(wrapped)
-    assert {path: names[id(module)] for path, module in module_paths(wrapped).items()} == {p: p for p in PATHS}
+    names = ModulePaths()
+    assert {path: names.of(module) for path, module in module_paths(wrapped).items()} == {p: p for p in PATHS}
 
 
 def test_a_wrapped_block_within_a_model() -> None:

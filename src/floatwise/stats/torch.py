@@ -89,7 +89,10 @@ class SummaryCollector(Generic[Key]):
         self._seen: dict[int, tuple[weakref.ref[Tensor], int, _Pending]] = {}
 
     def add(self, key: Key, tensor: Tensor) -> None:
-        """Takes note of a tensor's values as they are now; sparse and empty tensors are passed over."""
+        """Takes note of a tensor's values as they are now.
+
+        Sparse and empty tensors are passed over, and those on the meta device, which have no values.
+        """
         owner = self._totals.get(key)
         if owner is None:
             owner = self._totals[key] = _Totals()
@@ -102,9 +105,10 @@ class SummaryCollector(Generic[Key]):
 
     def _add_new(self, owner: _Totals, tensor: Tensor) -> None:
         values = tensor.detach()
-        if values.layout is not torch.strided or not values.numel():
+        if values.layout is not torch.strided or values.is_meta or not values.numel():
             return
         values = values.to_local() if hasattr(values, "to_local") else values  # a DTensor's own shard
+        values = cast(values, torch.float32) if values.dtype.itemsize == 1 else values  # float8 has no operators
         pending = self._look(owner, values)
         self._pending.append(pending)
         self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, pending)
@@ -152,6 +156,9 @@ class SummaryCollector(Generic[Key]):
             return _Pending([owner], flat.numel(), low, high, _strided(flat, self._sampled))
         whole = flat if flat.dtype is torch.float32 else flat.float()
         counts = _exponent_counts(whole.cpu(), None)[0]
+        if counts[255]:
+            finite = whole[whole.isfinite()].cpu()
+            low, high = torch.aminmax(finite) if finite.numel() else (torch.zeros(()), torch.zeros(()))
         zeros = whole.numel() - int(whole.count_nonzero()) if counts[0] else 0
         return _Pending([owner], flat.numel(), low, high, _strided(flat, _SQNR_ELEMENTS), counts, zeros)
 

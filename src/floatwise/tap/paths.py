@@ -9,37 +9,9 @@ import weakref
 
 from torch import nn
 
-__all__ = ["ModulePaths", "strip_wrappers"]
+from floatwise.tap.walk import walk_modules
 
-#: Prefixes that wrappers put before a model's own paths: DDP and DataParallel, torch.compile, FSDP1, Fabric.
-_WRAPPER_PARTS = frozenset(
-    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
-)
-_COMPILED_OR_DISTRIBUTED = frozenset(
-    {
-        "OptimizedModule",
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "CheckpointWrapper",
-        "DeepSpeedEngine",
-        "_FabricModule",
-    }
-)
-
-
-def strip_wrappers(root: nn.Module) -> dict[int, str]:
-    """Returns the path of every module below `root` by `id`, without the parts that wrappers added."""
-    wrappers = {name for name, m in root.named_modules() if type(m).__name__ in _COMPILED_OR_DISTRIBUTED}
-    paths: dict[int, str] = {}
-    for name, module in root.named_modules():
-        parts, kept, seen = name.split(".") if name else [], [], ""
-        for part in parts:
-            if not (seen in wrappers and part in _WRAPPER_PARTS):
-                kept.append(part)
-            seen = f"{seen}.{part}" if seen else part
-        paths[id(module)] = ".".join(kept)
-    return paths
+__all__ = ["ModulePaths"]
 
 
 class ModulePaths:
@@ -65,10 +37,6 @@ class ModulePaths:
             path = self._paths[module]
         return path
 
-    def knows(self, module: nn.Module) -> bool:
-        """True when `module` has been named."""
-        return module in self._paths
-
     def _model_of(self, module: nn.Module) -> nn.Module:
         for model in list(self._models):
             if any(member is module for member in model.modules()):
@@ -87,9 +55,7 @@ class ModulePaths:
         if label is None:
             self._forget_parts_of(model)
             label = self._models[model] = self._label(model)
-        by_id = strip_wrappers(model)
-        for module in model.modules():
-            path = by_id[id(module)]
+        for path, module in walk_modules(model):
             full = f"{label}.{path}" if label and path else label or path
             self._paths.setdefault(module, full)
 

@@ -44,11 +44,6 @@ class StepTap:
         self.tap.patches.on_undo(pre.remove)
         self.tap.patches.on_undo(post.remove)
 
-    @property
-    def by_hand(self) -> bool:
-        """True when parameters were seen to change and no optimizer has ever stepped."""
-        return not self._optimizer_seen and self._values is not None
-
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Notices an update since the last backward pass, and finds the parameters of this one."""
         self.notice_update_by_hand()

@@ -27,7 +27,6 @@ class PeakMemoryMeter:
         self.peak_bytes: int | None = None
         self._profile: profile | None = None
         self._live = 0
-        self._marked_at = 0
 
     def begin(self) -> None:
         """Starts to watch allocations, one iteration before the one that counts."""
