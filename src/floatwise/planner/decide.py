@@ -82,7 +82,7 @@ def _fall_back(
         for v in decision.verdicts
     }
     fallback = _decision(recording, device, True, verdicts["fp32"], verdicts, (reason,), decision.steps)
-    return replace(fallback, measured=measured, findings=decision.findings)
+    return replace(fallback, measured=measured)
 
 
 def _obstacle(recording: Recording, here: bool) -> Reason | None:
