@@ -167,9 +167,9 @@ def test_a_file_cut_off_between_lines_is_called_so() -> None:
     (message,) = _messages(text[: text.index("[reductions]")])
     line = text[: text.index("[reductions]")].count("\n")
     assert message.startswith(f"precision.toml:{line}: the file is cut off: its last line")
-    more = _messages(text[: text.index('"float32"') + 4])
-    assert "ends too early" in more[0] or "not TOML" in more[0]
-    assert "cut off" in more[1]
+    # Within a line, too: what else is wrong then follows from the cut.
+    (message,) = _messages(text[: text.index('"float32"') + 4])
+    assert "cut off" in message
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "precision.toml").touch()
     for path, message in [
-        ("precison.toml", "precison.toml:1: there is no such file; did you mean precision.toml?"),
-        ("absent/x.toml", "absent/x.toml:1: there is no such file; `floatwise plan` writes one"),
-        ("bf16-mixed", "bf16-mixed:1: there is no such file; 'bf16-mixed' is the name of a recipe"),
+        ("precison.toml", "precison.toml: there is no such file; did you mean precision.toml?"),
+        ("absent/x.toml", "absent/x.toml: there is no such file; `floatwise plan` writes one"),
+        ("bf16-mixed", "bf16-mixed: there is no such file; 'bf16-mixed' is the name of a recipe"),
         (".", ".:1: this is a directory"),
         ("a\0b", "a\0b:1: cannot be read: "),
         ("x" * 300, f"{'x' * 300}:1: cannot be read: File name too long"),

@@ -188,7 +188,7 @@ def test_findings(fields: dict[str, Any], codes: set[str]) -> None:
 
 def measured(speed: float, memory: float | None, parity: LossParity | None) -> Measured:
     losses = {"planned": (1.0, 0.9), "float32": (1.0, 0.9)}
-    return Measured("here", 10, speed, (speed, speed), memory, None, None, (1.0, speed), losses, parity)
+    return Measured("bf16-mixed", "here", 10, speed, (speed, speed), memory, None, None, (1.0, speed), losses, parity)
 
 
 INSIDE = LossParity(True, 1.0, (1.0, 1.1, 0.9), (0.8, 1.2))

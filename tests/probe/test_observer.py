@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, rnn
+from torch.utils.checkpoint import checkpoint
 
 from floatwise.probe.observer import Probe
 from floatwise.stats import summarise
@@ -35,21 +36,24 @@ def two_layers() -> nn.Sequential:
 
 
 def counts(tensor: Tensor) -> list[int]:
-    return summarise(tensor.detach().numpy()).counts.tolist()
+    return [int(count) for count in summarise(tensor.detach().numpy()).counts]
 
 
 def test_each_role_has_the_values_of_its_tensor() -> None:
-    model, x = two_layers(), torch.randn(16, 4)
+    torch.manual_seed(0)
+    first, last, x = nn.Linear(4, 8), nn.Linear(8, 1), torch.randn(16, 4)
+    model = nn.Sequential(first, nn.ReLU(), last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    kept: dict[str, Tensor] = {"input": x, "weight": model[0].weight.detach().clone()}
+    kept: dict[str, Tensor] = {"input": x, "weight": first.weight.detach().clone()}
     with probing() as probe:
-        hidden = model[0](x)
+        hidden = first(x)
         hidden.register_hook(lambda grad: kept.update(grad_output=grad.clone()))
         kept["output"] = hidden.detach().clone()
-        model[2](model[1](hidden)).square().mean().backward()
-        kept["weight_grad"] = model[0].weight.grad.clone()
+        last(model[1](hidden)).square().mean().backward()
+        assert first.weight.grad is not None
+        kept["weight_grad"] = first.weight.grad.clone()
         optimizer.step()
-        kept["update"] = model[0].weight.detach() - kept["weight"]
+        kept["update"] = first.weight.detach() - kept["weight"]
     summaries = probe.collector.summaries()
     for role in ("input", "output", "grad_output"):
         assert summaries["0", role].counts.tolist() == counts(kept[role]), role
@@ -98,9 +102,9 @@ def test_a_script_of_plain_tensors_is_named_as_its_variables(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "__main__", main)
     with probing() as probe:
         (torch.randn(5, 4) @ main.w1 @ hidden).sum().backward()
-    assert sorted(name for name, _ in probe.parameters) == ["parameter_0", "w1"] or sorted(
-        name for name, _ in probe.parameters
-    ) == ["parameter_1", "w1"]
+    unnamed, named = sorted(name for name, _ in probe.parameters)
+    assert named == "w1"
+    assert unnamed.startswith("parameter_")
     assert ("w1", "weight_grad") in probe.collector.summaries()
 
 
@@ -129,6 +133,36 @@ def test_a_loop_is_looked_at_a_few_times_per_iteration() -> None:
     assert summaries["", "input"].observations == summaries["", "grad_output"].observations == 2 * 8
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_blocks_are_seen_once_and_as_without(reentrant: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self, saves: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.saves, self.first, self.block = saves, nn.Linear(4, 8), two_layers_of(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.first(x)
+            output = checkpoint(self.block, hidden, use_reentrant=reentrant) if self.saves else self.block(hidden)
+            return output  # type: ignore[no-any-return]
+
+    seen = []
+    for saves in (False, True):
+        model, x = Net(saves), torch.ones(3, 4)
+        with probing() as probe:
+            for _ in range(2):
+                model(x).square().sum().backward()
+                probe.end_iteration()
+        sites = {site.path: (site.kind, site.matrix, site.calls, site.flops) for site in probe.sites(2)}
+        values = {key: s.counts.tolist() for key, s in probe.collector.summaries().items()}
+        seen.append((sites, values))
+    assert seen[0] == seen[1]
+
+
+def two_layers_of(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
+
+
 def test_while_inactive_nothing_is_kept() -> None:
     model = two_layers()
     with probing() as probe:
@@ -140,10 +174,10 @@ def test_while_inactive_nothing_is_kept() -> None:
 
 def test_a_model_made_where_another_was_is_seen() -> None:
     with probing() as probe:
-        for _ in range(20):
+        for _ in range(6):
             nn.MSELoss()(two_layers()(torch.randn(2, 4)), torch.zeros(2, 1)).backward()
     assert ("0.weight", "weight_grad") in probe.collector.summaries()
-    assert probe.collector.summaries()["0.weight", "weight_grad"].observations == 8
+    assert probe.collector.summaries()["0.weight", "weight_grad"].observations == 6
 
 
 def lazy() -> Tensor:
@@ -164,11 +198,12 @@ def views_written_to() -> Tensor:
     hidden = nn.Linear(4, 8)(torch.randn(2, 4)) * 1
     hidden[:, :2] += 1
     first, second = hidden.chunk(2, -1)
-    return first * second
+    return torch.mul(first, second)
 
 
 def parametrized() -> Tensor:
-    model = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 8)), parametrizations.spectral_norm(nn.Linear(8, 1)))
+    first = parametrizations.weight_norm(nn.Linear(4, 8))
+    model = nn.Sequential(first, parametrizations.spectral_norm(nn.Linear(8, 1)))
     return model(torch.randn(2, 4))  # type: ignore[no-any-return]
 
 
@@ -178,9 +213,7 @@ def packed() -> Tensor:
 
 
 def nested() -> Tensor:
-    ragged = torch.nested.nested_tensor(
-        [torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged, requires_grad=True
-    )
+    ragged = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged, requires_grad=True)
     return nn.Linear(4, 2)(ragged).values()  # type: ignore[no-any-return]
 
 
@@ -273,18 +306,10 @@ def test_gradients_of_the_outputs_are_those_of_the_script() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_a_closed_tap_is_not_told_of_later_gradients() -> None:
-    model = two_layers()
+def test_an_inactive_probe_ignores_gradients_that_come_late() -> None:
     with probing() as probe:
-        model(torch.randn(2, 4)).sum().backward()
-    before = probe.collector.summaries()["0.weight", "weight_grad"].observations
-    with torch.no_grad():
-        model.zero_grad()
-    model(torch.randn(2, 4)).sum().backward()
-    probe.collector.flush()
-    after = probe.collector.summaries()["0.weight", "weight_grad"].observations
-    assert after == before + 1, "its hooks live as long as the parameters; `active` is what silences them"
+        loss = two_layers()(torch.randn(2, 4)).sum()
     probe.active = False
-    model(torch.randn(2, 4)).sum().backward()
+    loss.backward()
     probe.collector.flush()
-    assert probe.collector.summaries()["0.weight", "weight_grad"].observations == after
+    assert {role for _, role in probe.collector.summaries()} == {"input", "output"}

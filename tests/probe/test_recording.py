@@ -54,7 +54,7 @@ def made(**fields: Any) -> Recording:
 
 
 def equal(one: Recording, other: Recording) -> bool:
-    losses = [math.isnan(a) and math.isnan(b) or a == b for a, b in zip(one.losses, other.losses, strict=True)]
+    losses = [(math.isnan(a) and math.isnan(b)) or a == b for a, b in zip(one.losses, other.losses, strict=True)]
     return all(losses) and replace(one, losses=()) == replace(other, losses=())
 
 
@@ -79,7 +79,7 @@ def test_a_recording_of_nothing(tmp_path: Path) -> None:
     counts=st.lists(st.integers(0, 2**62), min_size=256, max_size=256),
     amax=st.floats(0, allow_infinity=False, allow_nan=False),
     signal=st.floats(0, allow_infinity=False, allow_nan=False),
-    path=st.text(st.characters(exclude_categories=("Cs",))),
+    path=st.text(st.characters(codec="utf-8")),
     loss=st.floats(allow_nan=False),
 )
 def test_any_numbers_come_back_exactly(
@@ -225,10 +225,16 @@ def test_flipped_bytes_are_noticed_or_harmless(file: Path, data: st.DataObject) 
         content[position] ^= data.draw(st.integers(1, 255))
     damaged = file.with_name("damaged.recording")
     damaged.write_bytes(content)
+    loaded, complaint = loaded_or_complaint(damaged)
+    # A byte that nothing reads, of a date or an attribute, may change.
+    assert (loaded is not None and equal(loaded, made())) or complaint.startswith(f"{damaged}: ")
+
+
+def loaded_or_complaint(path: Path) -> tuple[Recording | None, str]:
     try:
-        assert equal(load_recording(damaged), made())  # a byte that nothing reads: a date, an attribute
+        return load_recording(path), ""
     except BadFileError as error:
-        assert str(error).startswith(f"{damaged}: ")
+        return None, str(error)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -126,6 +126,7 @@ def measured(**changes: Any) -> Measured:
     float32 = tuple(2.0 + 9.0 * math.exp(-step / 12) + 0.05 * math.sin(step * 1.7) for step in range(60))
     planned = tuple(loss + 0.02 * math.sin(step * 2.9) for step, loss in enumerate(float32))
     base = Measured(
+        recipe="bf16-mixed",
         device="NVIDIA H200",
         steps=60,
         speed_ratio=2.31,

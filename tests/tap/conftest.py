@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # when it is imported, as the first optimizer does, it replaces a few functions for good
 import torch.nn.functional as F
+from tests.tap.listening import Listener
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
-from tests.tap.listening import Listener
 
 
 def overwritten() -> dict[str, Any]:
@@ -40,9 +42,18 @@ def overwritten() -> dict[str, Any]:
         (torch.amp.autocast_mode.autocast, "__enter__"),
         (torch.amp.autocast_mode.autocast, "__exit__"),
         (torch.amp.GradScaler, "__init__"),
+        (torch.amp.GradScaler, "state_dict"),
+        (torch.amp.GradScaler, "load_state_dict"),
+        (torch, "save"),
+        (torch, "load"),
+        (os, "replace"),
+        (os, "rename"),
+        (os, "remove"),
+        (os, "unlink"),
         (torch.optim.Optimizer, "add_param_group"),
         (torch.multiprocessing, "spawn"),
         (torch.multiprocessing, "start_processes"),
+        (BaseProcess, "start"),
         (F, "multi_head_attention_forward"),
     ]
     now = {f"{getattr(owner, '__name__', owner)}.{name}": vars(owner).get(name) for owner, name in owners}

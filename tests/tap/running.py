@@ -23,7 +23,7 @@ from floatwise.tap.core import Tap
 from floatwise.tap.execute import run_script
 from floatwise.tap.job import Job
 
-__all__ = ["Ran", "record_here", "run_alone"]
+__all__ = ["Ran", "as_main", "record_here", "run_alone"]
 
 
 class Stopped(BaseException):
@@ -72,21 +72,27 @@ class _Here(RecordingChild):
 def run_alone(script: str, folder: Path, arguments: Sequence[str] = ()) -> str:
     """Runs a script of `folder` as Python would and returns what it printed."""
     output = io.StringIO()
-    with _as_main(folder), contextlib.redirect_stdout(output):
+    with as_main(folder), contextlib.redirect_stdout(output):
         run_script(script, arguments)
     return output.getvalue()
 
 
 def record_here(
-    script: str, folder: Path, steps: int, arguments: Sequence[str] = (), full: bool = False, seed_offset: int = 0
+    script: str,
+    folder: Path,
+    steps: int,
+    arguments: Sequence[str] = (),
+    full: bool = False,
+    seed_offset: int = 0,
+    keep: Path | None = None,
 ) -> Ran:
-    """Records a script of `folder` for some iterations."""
+    """Records a script of `folder` for some iterations; the file is kept under the name `keep`."""
     ran, output = Ran(), io.StringIO()
-    path = folder / f"{Path(script).stem}.recording"
+    path = keep or folder / f"{Path(script).stem}.recording"
     job = Job(script, tuple(arguments), steps, seed_offset=seed_offset, output=str(path), options={"full": full})
     child = _Here(job)
     child.channel = ran  # type: ignore[assignment]
-    with _as_main(folder), contextlib.redirect_stdout(output), mock.patch("floatwise.tap.child.stop_process", _stop):
+    with as_main(folder), contextlib.redirect_stdout(output), mock.patch("floatwise.tap.child.stop_process", _stop):
         try:
             child.main()
         except Stopped:
@@ -97,7 +103,8 @@ def record_here(
                 child.tap.__exit__(None, None, None)
     ran.output = output.getvalue()
     ran.recording = load_recording(path) if path.exists() else None
-    path.unlink(missing_ok=True)
+    if keep is None:
+        path.unlink(missing_ok=True)
     return ran
 
 
@@ -106,7 +113,7 @@ def _stop() -> NoReturn:
 
 
 @contextlib.contextmanager
-def _as_main(folder: Path) -> Iterator[None]:
+def as_main(folder: Path) -> Iterator[None]:
     """Puts back what running a script changes in a process."""
     modules, path, argv, cwd = dict(sys.modules), list(sys.path), list(sys.argv), os.getcwd()
     os.chdir(folder)

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tap.running import Ran, record_here
 
 from floatwise.errors import ScriptError
 from floatwise.probe.recording import load_recording
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 from floatwise.tap.launcher import expects_launcher
-from tests.tap.running import Ran, record_here
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -85,6 +85,14 @@ def test_a_script_that_never_trains(script: str, parts: tuple[str, ...], folder:
 def test_gradients_without_an_update(folder: Path) -> None:
     ran = record("layer(torch.ones(1, 3)).sum().backward()", folder)
     assert "1 backward passes, and no parameter changed" in ran.failure
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_training_in_processes_that_are_not_followed(folder: Path) -> None:
+    lines = "import multiprocessing\nprocess = multiprocessing.get_context('fork').Process(target=step)\n"
+    ran = record(f"{lines}process.start()\nprocess.join()\n", folder)
+    assert "those of multiprocessing.Process are not" in ran.failure
+    assert "multiprocessing.Process" not in record("pass", folder).failure
 
 
 FAILS: list[tuple[str, str]] = [

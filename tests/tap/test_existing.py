@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from tests.tap.listening import Listener
 from torch import Tensor, nn
 from torch.amp import GradScaler, autocast
 from torch.utils.checkpoint import checkpoint
 
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
-from tests.tap.listening import Listener
 
 Region = Callable[[], AbstractContextManager[object]]
 
@@ -36,7 +36,7 @@ REGIONS: list[tuple[str, Region]] = [
     ("bfloat16", lambda: autocast("cpu", torch.bfloat16)),
     ("float16", lambda: torch.autocast(device_type="cpu", dtype=torch.float16)),
     ("bfloat16", lambda: torch.autocast("cpu", torch.bfloat16, True, False)),
-    ("bfloat16", lambda: torch.cpu.amp.autocast()),
+    ("bfloat16", lambda: torch.cpu.amp.autocast_mode.autocast()),
     ("float16", lambda: torch.cuda.amp.autocast()),
     ("bfloat16", lambda: torch.cuda.amp.autocast(True, torch.bfloat16)),
     ("float16", lambda: torch.autocast("cuda", dtype=torch.float16)),
@@ -54,7 +54,7 @@ def test_a_region_is_found_and_does_nothing(
 
 
 def test_so_is_a_decorator(existing: ExistingPrecision, heard: Listener) -> None:
-    @torch.autocast("cpu", dtype=torch.bfloat16)
+    @torch.autocast("cpu", dtype=torch.bfloat16)  # type: ignore[untyped-decorator]
     def forward() -> Tensor:
         return product()
 
@@ -65,7 +65,7 @@ def test_so_is_a_decorator(existing: ExistingPrecision, heard: Listener) -> None
 DISABLED: list[Region] = [
     lambda: autocast("cpu", enabled=False),
     lambda: autocast("cpu", torch.bfloat16, False),
-    lambda: torch.cpu.amp.autocast(enabled=False),
+    lambda: torch.cpu.amp.autocast_mode.autocast(enabled=False),
     lambda: torch.cuda.amp.autocast(False),
 ]
 
@@ -125,7 +125,7 @@ SCALERS: list[Callable[[], GradScaler]] = [
     lambda: GradScaler(),
     lambda: GradScaler("cpu", 1024.0, 2.0, 0.5, 100, True),
     lambda: torch.cuda.amp.GradScaler(),
-    lambda: torch.cpu.amp.GradScaler(init_scale=4.0),
+    lambda: torch.cpu.amp.grad_scaler.GradScaler(init_scale=4.0),
 ]
 
 
@@ -158,6 +158,30 @@ def test_settings_of_a_scaler_can_still_be_read(existing: ExistingPrecision) -> 
     )
 
 
+def test_a_checkpoint_still_gets_a_scalers_state(existing: ExistingPrecision) -> None:
+    scaler = GradScaler("cpu", 1024.0, growth_interval=7)
+    saved = scaler.state_dict()
+    assert (saved["scale"], saved["growth_interval"]) == (1024.0, 7)
+    scaler.load_state_dict({**saved, "scale": 8.0})
+    assert scaler.state_dict()["scale"] == 8.0
+    scaler.load_state_dict({})
+    assert scaler.state_dict()["scale"] == 8.0
+    assert GradScaler("cpu", enabled=False).state_dict() == {}
+
+
+def test_under_a_plan_it_is_the_state_of_the_plans_scaler(existing: ExistingPrecision) -> None:
+    plans = {"scale": 2.0, "growth_interval": 50, "skipped_steps": 3}
+    loaded: list[dict[str, object]] = []
+    existing.scaler_state, existing.load_scaler_state = (lambda: plans), loaded.append
+    scaler = GradScaler("cpu", 1024.0, growth_factor=4.0)
+    state = scaler.state_dict()
+    assert (state["scale"], state["growth_interval"], state["growth_factor"]) == (2.0, 50, 4.0)
+    assert "skipped_steps" not in state, "a plain GradScaler must be able to load it"
+    scaler.load_state_dict(state)
+    assert loaded == [state]
+    GradScaler("cpu", enabled=True).load_state_dict(state)
+
+
 @pytest.mark.parametrize(
     "make", [lambda: GradScaler("cpu", enabled=False), lambda: GradScaler("cpu", 1.0, 2.0, 0.5, 9, False)]
 )
@@ -187,7 +211,7 @@ def test_default_tensor_type(existing: ExistingPrecision, heard: Listener, kind:
 
 
 def compiled_model() -> Callable[[Tensor], Tensor]:
-    return torch.compile(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))  # type: ignore[return-value]
+    return torch.compile(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
 
 
 def compiled_in_place() -> Callable[[Tensor], Tensor]:
@@ -227,7 +251,7 @@ def test_what_is_compiled_runs_uncompiled(
 def test_the_compiled_model_is_still_inside_its_wrapper(existing: ExistingPrecision, heard: Listener) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     compiled = torch.compile(model)
-    assert compiled._orig_mod is model
+    assert compiled._orig_mod is model  # type: ignore[attr-defined]
     compiled(torch.ones(1, 2))
     assert ("operator_called", "0", "linear") in heard.events
 

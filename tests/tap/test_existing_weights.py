@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from tests.tap.listening import Listener
 from torch import Tensor, nn
 
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
-from tests.tap.listening import Listener
 
 SIXTEEN = torch.zeros(1, dtype=torch.float16)
 Cast = Callable[[Tensor], Tensor]
@@ -19,7 +20,7 @@ Cast = Callable[[Tensor], Tensor]
 TO_SIXTEEN_BITS: list[Cast] = [
     lambda x: x.half(),
     lambda x: x.bfloat16(),
-    lambda x: x.half(memory_format=torch.contiguous_format),
+    lambda x: x.half(memory_format=torch.contiguous_format),  # type: ignore[call-arg]
     lambda x: x.to(torch.float16),
     lambda x: x.to(dtype=torch.bfloat16),
     lambda x: x.to("cpu", torch.float16),
@@ -98,7 +99,8 @@ def test_a_model_keeps_float32_weights_and_it_is_found(
 
 
 def test_moving_a_model_is_no_finding(existing: ExistingPrecision, heard: Listener) -> None:
-    model = nn.Linear(2, 2).to("cpu").to(torch.float64).to(memory_format=torch.contiguous_format)
+    model = nn.Linear(2, 2).to("cpu").to(torch.float64)
+    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     assert model.weight.dtype is torch.float64
     assert heard.of("found") == []
 
@@ -108,7 +110,8 @@ def test_weights_made_in_16_bits_are_float32_for_the_optimizer(
     existing: ExistingPrecision, heard: Listener, low: torch.dtype
 ) -> None:
     layer = nn.Linear(2, 2, dtype=low)
-    optimizer = torch.optim.Adam([{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.1}])
+    groups: list[dict[str, Any]] = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.1}]
+    optimizer = torch.optim.Adam(groups)
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float32}
     assert [found[0] for found in heard.of("found")] == ["found_low_precision_weights"]
     layer(torch.ones(1, 2)).sum().backward()

@@ -21,7 +21,11 @@ NAME = "late_trainer"
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Writes the source of a module that can be imported."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield lambda source: (tmp_path / f"{NAME}.py").write_text(source) and None
+
+    def write_module(source: str) -> None:
+        (tmp_path / f"{NAME}.py").write_text(source)
+
+    yield write_module
     sys.modules.pop(NAME, None)
 
 

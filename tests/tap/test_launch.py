@@ -212,9 +212,16 @@ def test_closing_ends_whatever_hangs(
 
 
 def test_an_error_in_the_parent_leaves_no_process(start: Start) -> None:
-    with pytest.raises(ZeroDivisionError), start("import time; time.sleep(600)") as child:
-        leader = child._process.pid
-        raise ZeroDivisionError
+    leader = 0
+
+    def fail() -> None:
+        nonlocal leader
+        with start("import time; time.sleep(600)") as child:
+            leader = child._process.pid
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert wait_until(lambda: session(leader) == [])
 
 
@@ -297,7 +304,7 @@ channel.send("done", hash=os.environ["PYTHONHASHSEED"], mine=os.environ["MINE"],
 
 def test_a_child_whose_parent_is_gone_ends() -> None:
     channel = Channel()
-    code = f"""
+    code = """
 import os
 from floatwise.tap.channel import ADDRESS_VARIABLE, KEY_VARIABLE, Channel
 from multiprocessing.connection import Listener

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tap.listening import Listener
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from floatwise.tap import Observer, attach
 from floatwise.tap.core import Tap
-from tests.tap.listening import Listener
 
 
 def small_model() -> nn.Sequential:
@@ -94,6 +95,22 @@ def test_observers_may_change_what_goes_in_and_out() -> None:
     x = torch.randn(2, 4)
     with attach(Changing(), Changing()):
         assert torch.equal(nn.Identity()(x), 4 * x + 2)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_checkpointing_computes_again_is_no_outermost_call(tap: Tap, heard: Listener, reentrant: bool) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = checkpoint(self.block, x, use_reentrant=reentrant)
+            return output
+
+    Checkpointed()(torch.randn(2, 4, requires_grad=True)).sum().backward()
+    assert heard.of("root_entered") == [("Checkpointed",)]
+    assert heard.of("operator_called").count(("block", "linear")) >= 1
 
 
 def test_keyword_arguments_and_any_output_pass_through(tap: Tap) -> None:
@@ -180,7 +197,7 @@ def test_capturing_a_graph_works_and_captures_nothing_of_ours(
 
 
 def _per_sample_gradients(model: nn.Module, x: Tensor) -> Sequence[int]:
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
 
     def loss(values: dict[str, Tensor], row: Tensor) -> Tensor:
         output: Tensor = torch.func.functional_call(model, values, (row[None],))

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tap.listening import Listener
 from torch import Tensor, nn
 
 from floatwise.tap.core import Tap
 from floatwise.tap.operators import MATRIX_OPERATORS
-from tests.tap.listening import Listener
 
 X = torch.ones(2, 3, 4)
 W = torch.ones(4, 4, requires_grad=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tap.conftest import overwritten
+from tests.tap.listening import Listener
 from torch import nn
 
 from floatwise.tap.core import Tap, attach
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.patches import Patches
-from tests.tap.conftest import overwritten
-from tests.tap.listening import Listener
 
 
 class Owner:
@@ -76,10 +76,14 @@ def test_a_closed_tap_has_put_everything_back() -> None:
 
 
 def test_so_has_one_whose_script_raised() -> None:
+    def fail() -> None:
+        with attach(Listener()) as tap:
+            use_everything(tap)
+            raise ZeroDivisionError
+
     before = overwritten()
-    with pytest.raises(ZeroDivisionError), attach(Listener()) as tap:
-        use_everything(tap)
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert overwritten() == before
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.tap.listening import Listener
 from torch import Tensor, nn
 
 from floatwise.tap.core import Tap
 from floatwise.tap.paths import ModulePaths
 from floatwise.tap.walk import walk_modules
-from tests.tap.listening import Listener
 
 
 class TwoPart(nn.Module):

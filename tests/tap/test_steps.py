@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from tests.tap.listening import Listener
 from torch import Tensor, nn
 from typing_extensions import override
 
 from floatwise.tap.clock import IterationClock
 from floatwise.tap.core import Tap
 from floatwise.tap.events import Observer
-from tests.tap.listening import Listener
 
 
 class Watched:
@@ -156,7 +156,7 @@ def test_a_closure_is_wrapped(by_keyword: bool) -> None:
             return loss
 
         for _ in range(2):
-            loss = optimizer.step(closure=closure) if by_keyword else optimizer.step(closure)  # type: ignore[arg-type]
+            loss = optimizer.step(closure=closure) if by_keyword else optimizer.step(closure)
             assert loss is not None
     assert counting.calls == problem.clock.backwards > 2
     assert problem.clock.iterations == 2
@@ -183,7 +183,7 @@ def update_in_place(problem: Watched) -> None:
     with torch.no_grad():
         for parameter in problem.model.parameters():
             assert parameter.grad is not None
-            parameter -= 0.1 * parameter.grad
+            parameter.sub_(0.1 * parameter.grad)
             parameter.grad.zero_()
 
 
@@ -231,7 +231,7 @@ def test_updates_by_hand_from_gradients_asked_for_directly() -> None:
             gradients = torch.autograd.grad(problem.loss(), parameters)
             with torch.no_grad():
                 for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter -= 0.1 * gradient
+                    parameter.sub_(0.1 * gradient)
     assert problem.clock.iterations == 3
     assert all(map(math.isfinite, problem.losses))
 

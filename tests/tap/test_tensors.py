@@ -71,7 +71,12 @@ def test_to_float32_touches_16_bits_only(dtype: torch.dtype) -> None:
 def test_values_are_real_outside_of_tracing() -> None:
     assert values_are_real()
     seen: list[bool] = []
-    torch.func.vmap(lambda x: (seen.append(values_are_real()), x)[1])(torch.ones(2, 2))
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(values_are_real())
+        return x
+
+    torch.func.vmap(look)(torch.ones(2, 2))
     assert seen == [False]
 
 

@@ -133,7 +133,7 @@ def lightning(kind: str) -> Callable[..., Any]:
 
     if kind == "Fabric":
         return lambda **kwargs: lightning.fabric.Fabric(accelerator="cpu", devices=1, **kwargs)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     return lambda **kwargs: lightning.pytorch.Trainer(accelerator="cpu", devices=1, **quiet, **kwargs)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.tap.running import record_here, run_alone
 
 from floatwise.errors import ScriptError
 from floatwise.probe.recording import Recording, load_recording
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
-from tests.tap.running import record_here, run_alone
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 #: More iterations than any script has: it runs to its own end.
@@ -47,6 +47,22 @@ class Row:
 
 SEQUENTIAL = ("0", "2", "")
 
+CORE_SCRIPTS = {
+    "plain_loop.py",
+    "class_trainer.py",
+    "notebook_style.py",
+    "accumulation.py",
+    "two_optimizers_one_model.py",
+    "gan.py",
+    "argparse_script.py",
+    "imports_sibling/train.py",
+    "exec_config.py",
+    "manual_sgd.py",
+    "functional_tensors.py",
+    "lbfgs.py",
+    "tied_weights.py",
+}
+
 PLAIN = (
     Row("plain_loop.py", 30, 385, (*SEQUENTIAL, "criterion:mse_loss"), ("SGD",)),
     Row("main_function.py", 30, 5443, ("fc1", "fc2", "fc3", "", "CrossEntropyLoss:cross_entropy")),
@@ -76,7 +92,7 @@ PLAIN = (
     Row("batchnorm_cnn.py", 30, 1572, ("conv1", "bn1", "conv2", "shortcut", "fc"), ("SGD",)),
     Row("lstm_text.py", 30, 35871, ("embedding", "lstm", "fc", "")),
     Row("embedding_sparse.py", 30, 6400, ("center", "context", ":bmm"), ("SparseAdam",)),
-    Row("checkpointing.py", 30, 9745, ("inp", "block1.ff.0", "block1.ff.2", "out"), ("AdamW",)),
+    Row("checkpointing.py", 30, 9745, ("inp", "block1.ff.0", "out", "block2.ff.0", "block2.ff.2"), ("AdamW",)),
     Row("multi_output_dict.py", 30, 775, ("encoder.proj", "encoder", "cls", "box", ""), ("AdamW",)),
     Row("bce_loss.py", 30, 337, ("hidden", "out", "", "criterion:binary_cross_entropy")),
     Row("custom_log_softmax_loss.py", 30, 550, (*SEQUENTIAL, "criterion:log_softmax", "criterion", ":softmax")),
@@ -84,6 +100,9 @@ PLAIN = (
     Row("float64_model.py", 30, 129, SEQUENTIAL),
     Row("saves_in_finally.py", 30, 262, SEQUENTIAL),
 )
+
+#: One of each kind of loop, in the fast part.
+CORE = [row for row in PLAIN if row.script in CORE_SCRIPTS]
 
 MIXED = (
     Row("uses_autocast_bf16.py", 30, 5770, ("0", "2", "3", ""), ("AdamW",), (("found_autocast", 15),)),
@@ -167,7 +186,9 @@ def check(row: Row, recording: Recording) -> None:
     assert all(loss == loss for loss in recording.losses)
 
 
-@pytest.mark.parametrize("row", PLAIN, ids=by_name)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=by_name(row), marks=() if row in CORE else pytest.mark.slow) for row in PLAIN]
+)
 def test_recording_changes_nothing_of_a_training(row: Row, folder: Path) -> None:
     alone = run_alone(row.script, folder, row.arguments)
     ran = record_here(row.script, folder, ALL, row.arguments)
@@ -228,10 +249,12 @@ def test_every_value_and_a_sample_tell_the_same_of_small_tensors(folder: Path) -
         assert summary.counts.tolist() == sampled.summaries[key].counts.tolist()
 
 
-STOPPED = ("infinite_loop.py", "bare_except.py", "saves_in_finally.py")
+STOPPED = ("saves_in_finally.py", "infinite_loop.py", "bare_except.py")
 
 
-@pytest.mark.parametrize("script", STOPPED)
+@pytest.mark.parametrize(
+    "script", [STOPPED[0], *(pytest.param(script, marks=pytest.mark.slow) for script in STOPPED[1:])]
+)
 def test_a_script_stops_after_its_steps_wherever_its_loop_is(
     script: str, folder: Path, in_child: Callable[..., Recording]
 ) -> None:

@@ -94,7 +94,7 @@ def test_autocast_is_off_in_backward_and_update_and_after_evaluation() -> None:
     optimizer.register_step_pre_hook(lambda *_: states.append(torch.is_autocast_enabled("cpu")))
     with under(BF16):
         loss = F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1])
-        assert torch.is_autocast_enabled("cpu")  # the loss belongs inside
+        assert not torch.is_autocast_enabled("cpu")  # what the script computes beside its model is not rounded
         loss.register_hook(lambda grad: states.append(torch.is_autocast_enabled("cpu")))
         loss.backward()
         optimizer.step()
@@ -260,7 +260,6 @@ def test_gradient_penalty_runs_outside_the_region() -> None:
         output = model(inputs).sum()
         output.register_hook(lambda grad: states.append(torch.is_autocast_enabled("cpu")))
         (grad,) = torch.autograd.grad(output, inputs, create_graph=True)
-        assert torch.is_autocast_enabled("cpu")
         (grad.square().sum() + output).backward()
     assert states[0] is False
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
+import threading
 
 import typer
 import typer.exceptions
@@ -24,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Configures mixed precision training, proves that it works, and finds out why when it does not.",
+    help="Decides by measurement which precision a training script needs, and trains it with that precision.",
 )
 app.command(name="plan")(plan)
 app.command(name="run")(run_command)
@@ -47,6 +50,10 @@ def _options(
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no Chinese, or no multiplication sign
+    _end_children_on_signals()
     try:
         code = typer.main.get_command(app).main(args=arguments, prog_name="floatwise", standalone_mode=False)
     except FloatwiseError as error:
@@ -57,13 +64,24 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except typer.exceptions.TyperException as error:
         error.show()  # type: ignore[attr-defined]
-        if type(error).__name__ == "NoSuchOption":
+        command = getattr(getattr(error, "ctx", None), "info_name", "")
+        if type(error).__name__ == "NoSuchOption" and command in ("plan", "run"):
             print("arguments of your own script come after --", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _end_children_on_signals() -> None:
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
+                signal.signal(getattr(signal, name), leave)
 
 
 def _complain(error: FloatwiseError) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from floatwise.cli.unicode import can_print_unicode
 from floatwise.report import gather_info, info_to_json, render_info
 
 __all__ = ["info"]
@@ -20,6 +21,6 @@ def info(
     """Show this machine's devices, what they compute in hardware, and the frameworks installed."""
     gathered = gather_info()
     if as_json:
-        print(json.dumps(info_to_json(gathered), ensure_ascii=False, indent=2))
+        print(json.dumps(info_to_json(gathered), ensure_ascii=not can_print_unicode(), indent=2))
     else:
         render_info(gathered, Console())

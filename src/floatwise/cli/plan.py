@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +15,18 @@ from rich.console import Console
 
 from floatwise.cli.packages import need_torch
 from floatwise.cli.progress import StepProgress
+from floatwise.cli.unicode import can_print_unicode
 from floatwise.errors import BadInputError, ScriptError
 from floatwise.hardware import Device, detect, get_device
 from floatwise.plan import save_plan
-from floatwise.planner import decide, measure, record, with_measurement
+from floatwise.planner import decide, measure, record, with_failure, with_measurement
 from floatwise.planner.decision import Decision
 from floatwise.probe.recording import Recording, load_recording
 from floatwise.report import render_decision, write_report
 
 __all__ = ["plan"]
 
+DEFAULT_PLAN = Path("precision.toml")
 #: Three steps warm up and are not timed (`floatwise.torch.child`); one ratio of the rest would be chance.
 _FEWEST_MEASURED_STEPS = 5
 
@@ -33,7 +36,9 @@ def plan(
     arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments, after --.")] = None,
     target: Annotated[str | None, typer.Option(help="Device to plan for: t4, 'RTX 3090'. Default: this one.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to record and to measure.")] = 20,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where the plan goes.")] = Path("precision.toml"),
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where the plan goes. Default: precision.toml.")
+    ] = None,
     recording: Annotated[Path | None, typer.Option(help="Decide again from this file, without a run.")] = None,
     full: Annotated[bool, typer.Option(help="Look at every value, not at 16 Ki per tensor.")] = False,
     measured: Annotated[
@@ -45,8 +50,9 @@ def plan(
 
     Writes the plan, a report (.html) and the recording (.recording) beside it.
     """
-    recording_path = recording or output.with_suffix(".recording")
     wanted = get_device(target) if target is not None else None
+    output = output or _default_output(recording, wanted)
+    recording_path = recording or output.with_suffix(".recording")
     _check(script, recording, output)
     with StepProgress() as progress:
         if recording is not None:
@@ -59,9 +65,30 @@ def plan(
         decision = decide(values, device, here, min(steps, values.steps) if recording else steps)
         enough = min(steps, values.steps) >= _FEWEST_MEASURED_STEPS
         if script is not None and here and measured and enough and not decision.plan.is_float32:
-            result = measure(decision.plan, script, arguments or (), steps, device.name, progress)
-            decision = with_measurement(decision, result, values, device)
+            decision = _tried(decision, script, arguments or (), steps, values, device, progress)
     _hand_over(decision, output, recording_path, as_json)
+
+
+def _default_output(recording: Path | None, wanted: Device | None) -> Path:
+    if recording is not None and wanted is not None and DEFAULT_PLAN.exists():
+        return DEFAULT_PLAN.with_stem(f"{DEFAULT_PLAN.stem}-{wanted.id}")  # the plan in force stays
+    return DEFAULT_PLAN
+
+
+def _tried(
+    decision: Decision,
+    script: str,
+    arguments: Sequence[str],
+    steps: int,
+    values: Recording,
+    device: Device,
+    progress: StepProgress,
+) -> Decision:
+    try:
+        result = measure(decision.plan, script, arguments, steps, device.name, progress)
+    except ScriptError as error:
+        return with_failure(decision, str(error).partition("\n")[0], values, device)
+    return with_measurement(decision, result, values, device)
 
 
 def _check(script: str | None, recording: Path | None, output: Path) -> None:
@@ -71,11 +98,15 @@ def _check(script: str | None, recording: Path | None, output: Path) -> None:
             "or floatwise plan --recording precision.recording --target nvidia-t4"
         )
     if script is not None and not Path(script).is_file():
-        raise ScriptError(f"{script}: no such file; give the path of a Python training script")
+        what = "a folder" if Path(script).is_dir() else "no such file"
+        raise ScriptError(f"{script}: {what}; give the path of a Python training script")
     if not output.resolve().parent.is_dir():
         raise BadInputError(f"{output}: its folder does not exist; make it first, or choose another -o")
     if output.is_dir() or not os.access(output.resolve().parent, os.W_OK):
         raise BadInputError(f"{output}: no file can be written there; choose another -o")
+    for beside in (output.with_suffix(".html"), output.with_suffix(".recording")):
+        if beside.is_dir():
+            raise BadInputError(f"{beside}: a folder stands where a file would be written; choose another -o")
     if output.suffix != ".toml":
         raise BadInputError(f"{output}: a plan file's name ends in .toml; try -o {output.with_suffix('.toml')}")
 
@@ -98,7 +129,7 @@ def _hand_over(decision: Decision, output: Path, recording_path: Path, as_json: 
     save_plan(decision.plan, output)
     write_report(decision, report_path, output, recording_path)
     if as_json:
-        json.dump(decision.to_json(), sys.stdout, ensure_ascii=False, indent=2, allow_nan=False)
+        json.dump(decision.to_json(), sys.stdout, ensure_ascii=not can_print_unicode(), indent=2, allow_nan=False)
         print()
     else:
         render_decision(decision, Console(), output, report_path, recording_path)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from floatwise.cli.packages import need_torch
-from floatwise.errors import BadInputError
+from floatwise.errors import BadInputError, ScriptError
 from floatwise.hardware import best_here
 from floatwise.language import Text
 from floatwise.plan import Plan, load_plan, recipe
@@ -22,6 +22,11 @@ DEFAULT_PLAN = Path("precision.toml")
 _NO_PLAN = Text(
     "no {path} here: using {recipe}, which suits {device}; `floatwise plan {script}` decides from your script's values",
     "当前目录没有 {path}：使用适合 {device} 的 {recipe}；运行 `floatwise plan {script}` 可根据脚本自身的数值做决定",
+)
+_USING = Text("{recipe} from {path}, made for {target}", "使用 {path} 中的 {recipe}（为 {target} 生成）")
+_SLOW_HERE = Text(
+    "{device} has no {format} matrix unit: training in {format} is slow here, and only a trial",
+    "{device} 没有 {format} 矩阵单元：在这里以 {format} 训练会很慢，只适合试运行",
 )
 _OTHER_SCRIPT = Text(
     "{path} was made for {planned}, not for {script}; make its own with `floatwise plan {script}`",
@@ -36,7 +41,10 @@ def run(
     recipe_name: Annotated[str | None, typer.Option("--recipe", help="A recipe instead of a plan file.")] = None,
 ) -> None:
     """Train an unmodified script under its plan (several processes: torchrun -m floatwise run …)."""
+    if not Path(script).is_file():
+        raise ScriptError(f"{script}: no such file; give the path of a Python training script")
     chosen = _choose(script, plan, recipe_name)
+    _warn_if_slow(chosen)
     need_torch()
     from floatwise.torch.run import run_under_plan
 
@@ -54,7 +62,16 @@ def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:
     loaded = load_plan(path)
     if loaded.script and loaded.script != Path(script).name:
         _tell(_OTHER_SCRIPT.format(path=path, planned=loaded.script, script=script))
+    if loaded.target:
+        _tell(_USING.format(recipe=loaded.recipe, path=path, target=loaded.target))
     return loaded
+
+
+def _warn_if_slow(plan: Plan) -> None:
+    device = best_here().device
+    if device is not None and not plan.is_float32 and plan.compute_dtype != "float32":
+        if not device.has_matrix(plan.compute_dtype):
+            _tell(_SLOW_HERE.format(device=device.name, format=plan.compute_dtype))
 
 
 def _by_hardware(script: str) -> Plan:

@@ -71,10 +71,12 @@ def loads_plan(text: str, source: str = "<string>") -> Plan:
     if not text.strip():
         raise BadFileError(f"{source}:1: the file is empty; {_MAKE_ONE}")
     cut = _cut_off(text)
+    if cut:
+        raise _bad_file(source, cut)  # whatever else is wrong follows from that
     try:
         content = parse_toml(text)
     except TomlSyntaxError as error:
-        raise _bad_file(source, [(error.line, f"not TOML: {error.what}"), *cut]) from None
+        raise _bad_file(source, [(error.line, f"not TOML: {error.what}")]) from None
     if not content.keys() & Plan.model_fields.keys():
         raise BadFileError(f"{source}:1: this is no plan: none of its keys is a plan's; {_MAKE_ONE}")
     problems = list(_version_problems(content))
@@ -85,11 +87,11 @@ def loads_plan(text: str, source: str = "<string>") -> Plan:
             problems += error.problems
         if "schema_version" not in content:
             problems.append(Problem(("schema_version",), f"missing; write schema_version = {SCHEMA_VERSION}"))
-        if not problems and not cut:
+        if not problems:
             return plan
     lines = lines_of_keys(text)
     faults = [(line_of(p.loc, lines), f"{dotted(p.loc)}: {p.text}") for p in problems]
-    raise _bad_file(source, [*faults, *cut])
+    raise _bad_file(source, faults)
 
 
 def _read(path: Path, source: str) -> bytes:
@@ -97,7 +99,7 @@ def _read(path: Path, source: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise BadFileError(f"{source}:1: there is no such file; {_suggestion(path)}") from None
+        raise BadFileError(f"{source}: there is no such file; {_suggestion(path)}") from None
     except IsADirectoryError:
         raise BadFileError(f"{source}:1: this is a directory; name the plan file in it") from None
     except (OSError, ValueError) as error:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from floatwise.planner.decide import decide, with_measurement
+from floatwise.planner.decide import decide, with_failure, with_measurement
 from floatwise.planner.decision import Decision
 from floatwise.planner.measure import measure
 from floatwise.planner.record import record
 
-__all__ = ["Decision", "decide", "measure", "record", "with_measurement"]
+__all__ = ["Decision", "decide", "measure", "record", "with_failure", "with_measurement"]

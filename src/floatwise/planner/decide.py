@@ -10,7 +10,7 @@ from pathlib import PurePath
 from floatwise.hardware import Device
 from floatwise.language import Text
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, escape_module, recipe
-from floatwise.planner.decision import Decision, Measured, Verdict
+from floatwise.planner.decision import Decision, Finding, Measured, Verdict
 from floatwise.planner.evidence import evidence_rows
 from floatwise.planner.findings import findings
 from floatwise.planner.judge import judge
@@ -18,7 +18,7 @@ from floatwise.planner.numbers import magnitude, percent
 from floatwise.planner.reasons import Reason
 from floatwise.probe.recording import Recording
 
-__all__ = ["decide", "with_measurement"]
+__all__ = ["decide", "with_failure", "with_measurement"]
 
 #: In the order they are preferred where both are accepted: bfloat16 needs neither loss scale nor islands.
 _PREFERENCE = ("bf16-mixed", "fp16-mixed", "tf32", "fp32")
@@ -29,6 +29,9 @@ _TINY_FLOPS = 1e7
 #: What mixed precision must bring here, the noise of the measurement being a few per cent: speed, or a good part of
 #: the memory at hardly any cost in speed.
 _WORTHWHILE_SPEED, _WORTHWHILE_MEMORY, _TOLERABLE_SPEED = 1.05, 0.85, 0.95
+#: Third over first quartile of neighbouring steps' ratios from which a measurement is called noisy; on an idle
+#: machine it is under 1.1.
+_NOISY_SPREAD = 1.5
 
 
 def decide(recording: Recording, device: Device, here: bool, wanted_steps: int) -> Decision:
@@ -63,6 +66,7 @@ def with_measurement(decision: Decision, measured: Measured, recording: Recordin
     if parity is not None:
         planned, low, high = (magnitude(x) for x in (parity.planned, *parity.spread))
         data.update(planned=planned, float32=magnitude(parity.float32[0]), low=low, high=high)
+    decision = replace(decision, findings=(*_about_measurement(measured), *decision.findings))
     if parity is not None and not parity.within_spread:
         return _fall_back(decision, measured, recording, device, "refused", Reason("loss_outside", data))
     saves = memory is not None and memory <= _WORTHWHILE_MEMORY and measured.speed_ratio >= _TOLERABLE_SPEED
@@ -74,15 +78,37 @@ def with_measurement(decision: Decision, measured: Measured, recording: Recordin
     return replace(decision, measured=measured, reasons=(*proof, *decision.reasons))
 
 
+def with_failure(decision: Decision, failure: str, recording: Recording, device: Device) -> Decision:
+    """Falls back to float32 because the script failed under the plan.
+
+    Args:
+      decision: What was to be tried.
+      failure: `path:line: what happened`.
+      recording: The probed run.
+      device: This machine's row.
+    """
+    reason = Reason("script_failed", {"recipe": decision.recipe, "failure": failure})
+    return _fall_back(decision, None, recording, device, "refused", reason)
+
+
+def _about_measurement(measured: Measured) -> tuple[Finding, ...]:
+    low, high = measured.speed_spread
+    if low <= 0 or high / low < _NOISY_SPREAD:
+        return ()
+    return (Finding("warning", "", Reason("measurement_noisy", {"low": f"{low:.2f}", "high": f"{high:.2f}"})),)
+
+
 def _fall_back(
-    decision: Decision, measured: Measured, recording: Recording, device: Device, status: str, reason: Reason
+    decision: Decision, measured: Measured | None, recording: Recording, device: Device, status: str, reason: Reason
 ) -> Decision:
     verdicts = {
         v.recipe: replace(v, status=status, reasons=(reason, *v.reasons)) if v.recipe == decision.recipe else v  # type: ignore[arg-type]
         for v in decision.verdicts
     }
     fallback = _decision(recording, device, True, verdicts["fp32"], verdicts, (reason,), decision.steps)
-    return replace(fallback, measured=measured)
+    if measured is None:
+        return fallback
+    return replace(fallback, measured=measured, findings=(*_about_measurement(measured), *fallback.findings))
 
 
 def _obstacle(recording: Recording, here: bool) -> Reason | None:

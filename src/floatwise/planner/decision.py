@@ -71,10 +71,11 @@ class Measured:
     """The plan against float32, run step by step in turn on this machine.
 
     Attributes:
+      recipe: The recipe that was measured.
       device: Name of the machine's device.
       steps: Timed steps of each.
-      speed_ratio: Planned steps per second over float32's, median of adjacent pairs.
-      speed_spread: First and third quartile of the pairs' ratios.
+      speed_ratio: Planned steps per second over float32's: the ratio of the median times.
+      speed_spread: First and third quartile of the ratios of neighbouring steps.
       memory_ratio: Planned peak of tensor memory over float32's; below 1 is a saving.
       planned_bytes: Peak tensor memory under the plan.
       float32_bytes: Peak tensor memory in float32.
@@ -83,6 +84,7 @@ class Measured:
       loss_parity: None when no loss was seen.
     """
 
+    recipe: str
     device: str
     steps: int
     speed_ratio: float

@@ -52,7 +52,7 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
         return Verdict(
             recipe,
             "refused",
-            (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}), hardware),
+            (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}),),
         )
     if recipe == "tf32":
         return Verdict(recipe, "accepted", (hardware, Reason("tf32_only_products")))
@@ -73,12 +73,11 @@ def _hardware(unit: str, device: Device) -> Reason:
 
 
 def _bfloat16_range(recording: Recording) -> Reason:
-    flush = get_format("bfloat16").flush_threshold
     # bfloat16 has float32's exponents: what it flushes is below float32's own normal numbers.
     gradients = recording.role("grad_output").values()
     tiny = sum(int(s.counts[0]) - s.zeros for s in gradients)
     total = sum(s.seen - s.zeros for s in gradients)
-    return Reason("bf16_range", {"underflow": percent(tiny / total if total else 0.0), "flush": flush})
+    return Reason("bf16_flushes", {"underflow": percent(tiny / total)}) if tiny else Reason("bf16_range")
 
 
 def _stalls(recording: Recording, fmt: str) -> tuple[Reason, ...]:

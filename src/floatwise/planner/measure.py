@@ -52,7 +52,8 @@ def measure(plan: Plan, script: str, arguments: Sequence[str], steps: int, devic
     return Measured(
         device=device,
         steps=len(ratios),
-        speed_ratio=statistics.median(ratios),
+        recipe=plan.recipe,
+        speed_ratio=statistics.median(plain.seconds) / statistics.median(planned.seconds),
         speed_spread=_quartiles(ratios),
         memory_ratio=planned.peak_bytes / plain.peak_bytes if known else None,  # type: ignore[operator]
         planned_bytes=planned.peak_bytes,

@@ -58,9 +58,12 @@ _HARDWARE = {
 
 _NUMERICS = {
     "bf16_range": Text(
-        "bfloat16 has float32's range: nothing overflows, {underflow} of the gradients vanish, "
-        "no loss scale is needed.",
-        "bfloat16 的数值范围与 float32 相同：不会上溢，{underflow} 的梯度会变为零，不需要损失缩放。",
+        "bfloat16 has float32's range: nothing recorded overflows or vanishes in it, so it needs no loss scale.",
+        "bfloat16 的数值范围与 float32 相同：记录到的数值既不上溢也不会变为零，因此不需要损失缩放。",
+    ),
+    "bf16_flushes": Text(
+        "bfloat16 has float32's range: nothing overflows; {underflow} of the gradients are too small even for float32.",
+        "bfloat16 的数值范围与 float32 相同：不会上溢；{underflow} 的梯度即使在 float32 中也过小。",
     ),
     "forward_fits": Text(
         "The largest value that enters or leaves a {format} product is {amax} ({site}), "
@@ -113,6 +116,10 @@ _NUMERICS = {
 }
 
 _WORTH = {
+    "script_failed": Text(
+        "Tried here, the script fails under {recipe}: {failure}",
+        "在本机试运行时，脚本在 {recipe} 下失败：{failure}",
+    ),
     "no_products": Text(
         "No matrix product or convolution was seen in the forward pass: a matrix unit has nothing to speed up.",
         "前向过程中没有出现矩阵乘法或卷积：矩阵单元无从加速。",
@@ -153,6 +160,11 @@ _WORTH = {
 }
 
 _FINDINGS = {
+    "measurement_noisy": Text(
+        "The machine was busy: the middle half of the pairs of steps spans {low} to {high} times. "
+        "Measure again when it is quiet, or with more --steps.",
+        "机器当时很忙：各对步骤的比值，中间一半在 {low} 到 {high} 倍之间。请在空闲时重新测量，或增大 --steps。",
+    ),
     "found_autocast": Text(
         "The script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",
         "脚本已有 autocast 区域（{detail}）；计划会以自己的精度取代它：{plan}。",
@@ -180,6 +192,10 @@ _FINDINGS = {
     "found_deepspeed": Text(
         "A DeepSpeed configuration asks for {detail}; the plan takes its place: {plan}.",
         "DeepSpeed 配置要求 {detail}；由计划取代：{plan}。",
+    ),
+    "found_checkpoint": Text(
+        "While planning, what the script saves to {detail} went to a temporary folder: your file is untouched.",
+        "规划期间，脚本保存到 {detail} 的内容写入了临时目录：你的文件没有被改动。",
     ),
     "found_launcher": Text(
         "The script expects {detail}'s environment: values come from one process; train several with "

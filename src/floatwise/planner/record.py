@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 from floatwise.probe.recording import Recording, load_recording
@@ -23,7 +24,7 @@ def record(
     Raises:
       ScriptError: The script failed or never took a training step.
     """
-    job = Job(script, tuple(arguments), steps, output=output, options={"full": full})
+    job = Job(script, tuple(arguments), steps, output=os.path.abspath(output), options={"full": full})
     progress("record", 0, steps)
     with Child("floatwise.probe.child", job, f"recording {script}") as child:
         for message in child.messages():

@@ -55,6 +55,7 @@ class Probe(Observer):
         self._calls: Counter[str] = Counter()
         self._looks: Counter[tuple[str, str]] = Counter()
         self._by_operator: set[str] = set()
+        self._in_forward: set[str] = set()
         self._parameters: dict[int, tuple[str, Tensor]] = {}
         self._awaited: dict[int, tuple[weakref.ref[Tensor], list[str]]] = {}
         self._models_seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -71,7 +72,7 @@ class Probe(Observer):
     def operator_called(
         self, site: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
-        if not self.active:
+        if not self.active or self._is_computed_again(site):
             return
         self._note_site(site, operator, args, output)
         operands = [t for t in floating_tensors(args) if t.ndim and id(t) not in self._parameters]
@@ -86,7 +87,7 @@ class Probe(Observer):
     def module_called(
         self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
-        if not self.active or path in self._by_operator:
+        if not self.active or path in self._by_operator or self._is_computed_again(path):
             return
         self._sites.setdefault(path, {"kind": type(module).__name__, "matrix": False})
         self._calls[path] += 1
@@ -120,6 +121,7 @@ class Probe(Observer):
         """Works off what the iteration left."""
         self.collector.flush()
         self._looks.clear()
+        self._in_forward.clear()
         self._awaited.clear()
         self._tracer.forget()
         self._iterations += 1
@@ -139,6 +141,13 @@ class Probe(Observer):
         return list(self._parameters.values())
 
     # -- details ------------------------------------------------------------------------------------------------
+
+    def _is_computed_again(self, site: str) -> bool:
+        """True in a backward pass for what the forward has shown: checkpointing needs its inner values once more."""
+        if torch._C._current_graph_task_id() == -1:
+            self._in_forward.add(site)
+            return False
+        return site in self._in_forward
 
     def _note_site(self, site: str, operator: str, args: Any, output: Any) -> None:
         matrix = operator in _MATRIX_NAMES

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import uuid
 import zipfile
@@ -162,7 +163,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
             f"{path}: not a Floatwise recording, or a damaged one ({error}); record again with `floatwise plan SCRIPT`"
         ) from error
     version = meta.pop("floatwise_recording", None)
-    if not isinstance(version, int) or version > RECORDING_VERSION:
+    if not isinstance(version, int) or not 1 <= version <= RECORDING_VERSION:
         raise BadFileError(
             f"{path}: recording version {version!r}; this Floatwise reads versions up to {RECORDING_VERSION}: "
             "update Floatwise, or record again"
@@ -188,7 +189,21 @@ def _from_meta(meta: dict[str, Any], counts: np.ndarray) -> Recording:
     meta["found"] = tuple((kind, where, detail) for kind, where, detail in meta["found"])
     for name in ("arguments", "optimizers", "losses"):
         meta[name] = tuple(meta[name])
-    return Recording(summaries=summaries, **meta)
+    recording = Recording(summaries=summaries, **meta)
+    _check_types(recording)
+    return recording
+
+
+def _check_types(recording: Recording) -> None:
+    numbers = [recording.steps, recording.parameters, recording.matrix_share, *recording.losses]
+    numbers += [n for s in recording.sites for n in (s.calls, s.m, s.n, s.k, s.flops)]
+    numbers += [n for s in recording.stalls for n in (s.moved, *s.lost.values())]
+    words = [recording.script, recording.device, recording.parameter_dtype, *recording.arguments]
+    words += [w for s in recording.sites for w in (s.path, s.kind, s.parent)]
+    if not all(isinstance(n, (int, float)) for n in numbers) or not all(isinstance(w, str) for w in words):
+        raise TypeError("a number or a word stands where the other belongs")
+    if any(not math.isfinite(s.amax) or s.amax < 0 for s in recording.summaries.values()):
+        raise ValueError("the largest magnitude of a tensor is no finite number")
 
 
 def _site_row(row: Mapping[str, Any]) -> dict[str, Any]:

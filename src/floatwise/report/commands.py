@@ -16,7 +16,7 @@ __all__ = ["Command", "next_commands"]
 # Two common devices of different generations: at least one of them is not the target already asked about.
 _OTHER_TARGETS = ("nvidia-t4", "nvidia-h100")
 
-_RUN = Text("trains the unmodified script under the plan, watched", "按该计划运行未修改的脚本，并全程监视")
+_RUN = Text("trains the unmodified script under the plan", "按该计划训练未修改的脚本")
 _ELSEWHERE = Text(
     "asks the same for another device, from what was recorded; nothing runs again",
     "利用已录制的数据判断另一种设备，无需重新运行",

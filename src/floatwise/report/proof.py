@@ -25,8 +25,8 @@ _PEAK = Text("peak memory", "峰值内存")
 _SPEED_CELL = Text("{ratio} the speed ({low}–{high}×)", "速度 {ratio}（{low}–{high}×）")
 _MEMORY_CELL = Text("{ratio} the memory", "内存 {ratio}")
 _SAVING_NOTE = Text(
-    "{steps} steps of each, run in turn on {device}. In brackets: the middle half of the pairs of steps.",
-    "在 {device} 上交替运行，各 {steps} 步。括号内为各对步骤比值的中间一半（四分位区间）。",
+    "{steps} steps of each, run in turn on {device}; medians. In brackets: the middle half of neighbouring pairs.",
+    "在 {device} 上交替运行，各 {steps} 步，取中位数。括号内为相邻步骤比值的四分位区间。",
 )
 
 
@@ -58,12 +58,14 @@ def saving_note(measured: Measured) -> str:
     return _SAVING_NOTE.format(steps=measured.steps, device=plain(measured.device))
 
 
-_TRIED = Text("the recipe tried", "试用的配方")
+_TRIED = Text("{recipe} (tried)", "{recipe}（试用）")
 
 
 def planned_name(decision: Decision) -> str:
     """Returns what was measured against float32: the recipe, or another where the decision is float32."""
-    return str(_TRIED) if decision.plan.is_float32 else plain(decision.recipe)
+    if decision.plan.is_float32 and decision.measured is not None:
+        return _TRIED.format(recipe=plain(decision.measured.recipe))
+    return plain(decision.recipe)
 
 
 _NOTHING_RUN = Text(

@@ -88,10 +88,14 @@ def outcome(decision: Decision) -> str:
     return str(_SAME_LOSS_HERE if measured.loss_parity.within_spread else _OTHER_LOSS_HERE)
 
 
+#: Speeds nearer to float32's than this are called the same: a quiet machine's noise is 2 to 3 %.
+_SAME_WITHIN = 0.04
+
+
 def _gains(measured: Measured) -> list[str]:
     low, high = measured.speed_spread
     gains: list[str] = []
-    if low <= 1 <= high:
+    if low <= 1 <= high and abs(measured.speed_ratio - 1) < _SAME_WITHIN:
         gains.append(str(_SAME_SPEED))
     elif measured.speed_ratio > 1:
         gains.append(_FASTER.format(factor=numbers.factor(measured.speed_ratio)))

@@ -32,7 +32,7 @@ _FINDINGS = Text("Found in the script", "脚本中的发现")
 _VERDICTS = Text("The recipes compared", "各配方对比")
 _EVIDENCE = Text("What the values do in each format, without scaling", "数值在各格式中的表现（未缩放）")
 _NEXT = Text("Next", "下一步")
-_PAGE = Text("the whole report, with charts and every module", "完整报告，含图表与全部模块")
+_PAGE = Text("the whole report, with charts", "完整报告，含图表")
 
 
 def render_decision(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -67,7 +67,7 @@ class _Pending:
     low: Tensor
     high: Tensor
     sample: Tensor
-    counts: NDArray[np.int64] | None = None
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
     zeros: int = 0
 
 
@@ -125,7 +125,7 @@ class SummaryCollector(Generic[Key]):
         self._seen.clear()
         flat = torch.cat([p.sample for p in pending])
         lengths = [p.sample.numel() for p in pending]
-        if pending[0].counts is None:
+        if self._sampled is not None:
             for p, counts in zip(pending, _exponent_counts(flat, self._owner_codes(lengths)), strict=True):
                 p.counts = counts
                 p.zeros = p.sample.numel() - int(p.sample.count_nonzero()) if counts[0] else 0

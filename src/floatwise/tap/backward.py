@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from floatwise.tap.tensors import values_are_real
 
@@ -44,16 +45,15 @@ class BackwardTap:
 
     def _grad(self, original: Any) -> Any:
         def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            wanted = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+            wanted, own = _materialised(inputs), _materialised(outputs)
             parameters = [t for t in wanted if isinstance(t, Tensor) and t.is_leaf]
-            first_order = not kwargs.get("create_graph", False)
-            own = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+            first_order = not (args[2] if len(args) > 2 else kwargs.get("create_graph", False))
             if not parameters or not first_order or not self._is_watched(own):
-                return original(outputs, inputs, *args, **kwargs)
+                return original(own, wanted, *args, **kwargs)  # either may have been a generator
             self.tap.steps.before_backward(own)
             self.tap.local.in_backward = True  # under a function mode it calls itself
             try:
-                gradients = original(outputs, inputs, *args, **kwargs)
+                gradients = original(own, wanted, *args, **kwargs)
             finally:
                 self.tap.local.in_backward = False
             self._over(own)
@@ -72,8 +72,12 @@ class BackwardTap:
         for observer in self.tap.observers:
             roots = observer.backward_starts(roots)
         self.tap.local.in_backward = True
+        operators = self.tap.operators
         try:
-            original(tuple(roots), *args, **kwargs)
+            if operators is None:
+                original(tuple(roots), *args, **kwargs)
+            else:
+                operators.run_backward(original, tuple(roots), args, kwargs)
         except BaseException:
             for observer in self.tap.observers:
                 observer.backward_failed()
@@ -87,6 +91,11 @@ class BackwardTap:
             observer.backward_ended(own)
         self.tap.steps.after_backward()
         self.tap.modules.forget_script_calls()
+
+
+def _materialised(tensors: Any) -> tuple[Any, ...]:
+    """Returns what `torch.autograd.grad` was given as a tuple; it may have been one tensor, an edge or a generator."""
+    return (tensors,) if isinstance(tensors, (Tensor, GradientEdge)) else tuple(tensors)
 
 
 def leaves_of(roots: Sequence[Tensor], most_nodes: int = 200_000) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ from floatwise.tap.frameworks import recognise_trainers
 from floatwise.tap.job import Job
 from floatwise.tap.launcher import expects_launcher, restart_as_one_process, started_as_one_process
 from floatwise.tap.paths import ModulePaths
+from floatwise.tap.scratch import keep_checkpoints_aside
 from floatwise.tap.spawned import Spawned, follow_spawned_processes
 from floatwise.tap.stop import stop_process
 
@@ -54,6 +55,7 @@ class ScriptChild(ABC):
     def __init__(self, job: Job, spawned: Spawned | None = None) -> None:
         self.job = job
         self.spawned = spawned
+        self.starts_processes = False  # with `multiprocessing`, DataLoader workers included
         self.channel = Channel()
         self.paths = ModulePaths()
         self.notes = _Notes()
@@ -87,6 +89,8 @@ class ScriptChild(ABC):
         existing = self.existing(tap)
         existing.install()
         recognise_trainers(existing)
+        if self.job.scratch:
+            keep_checkpoints_aside(tap, self.job.scratch)
         seed_everything(self.job.seed, self.job.seed_offset, tap.patches)
         return tap
 
@@ -138,6 +142,11 @@ class ScriptChild(ABC):
             return f"{told}, and no parameter changed: it must step an optimizer, or update its parameters in place"
         if self.clock.steps_without_gradient:
             return f"{told}; its optimizer stepped, but no parameter had a gradient: does it call loss.backward()?"
+        if self.starts_processes:
+            told += (
+                "; it starts processes of its own: those of torch.multiprocessing.spawn are followed, "
+                "those of multiprocessing.Process are not"
+            )
         hint = "give Floatwise the script that trains, with its arguments after --"
         return f"{told}\n{hint} (floatwise plan train.py -- --epochs 1)"
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -41,15 +42,21 @@ class Tap:
         self.modules = ModuleTap(self)
         self.backward = BackwardTap(self)
         self.steps = StepTap(self)
+        self.operators: OperatorTap | None = None
         self._stack = ExitStack()
         self._process = os.getpid()
 
     def __enter__(self) -> Tap:
+        # A module's call passes through two or three functions of ours: deep models need as much more room.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(4 * limit)
+        self.patches.on_undo(lambda: sys.setrecursionlimit(limit))
         self.modules.install()
         self.backward.install()
         self.steps.install()
         if self.inspects_values:
-            self._stack.enter_context(OperatorTap(self))
+            self.operators = OperatorTap(self)
+            self._stack.enter_context(self.operators)
         return self
 
     def __exit__(

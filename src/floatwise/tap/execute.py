@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch.multiprocessing import ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessRaisedException
 
 from floatwise.errors import ScriptError
 from floatwise.tap.frames import last_users_line, trimmed_text, trimmed_traceback

@@ -45,6 +45,9 @@ class ExistingPrecision:
         self.tap = tap
         self.compute_dtype = compute_dtype
         self.compiles = compiles
+        #: The plan's own scaler's state, which the script's checkpoints get in place of its switched-off scaler's.
+        self.scaler_state: Callable[[], dict[str, Any] | None] | None = None
+        self.load_scaler_state: Callable[[dict[str, Any]], None] | None = None
         self._reported: set[Found] = set()
         self._raised: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -55,6 +58,8 @@ class ExistingPrecision:
         patches.replace(torch.amp.autocast_mode.autocast, "__enter__", self._autocast_enter)
         patches.replace(torch.amp.autocast_mode.autocast, "__exit__", self._autocast_exit)
         patches.replace(torch.amp.GradScaler, "__init__", self._grad_scaler)
+        patches.replace(torch.amp.GradScaler, "state_dict", self._scaler_state)
+        patches.replace(torch.amp.GradScaler, "load_state_dict", self._load_scaler_state)
         for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16)):
             patches.replace(torch.Tensor, name, self._tensor_cast)
             patches.replace(nn.Module, name, self._module_cast(dtype))
@@ -116,9 +121,32 @@ class ExistingPrecision:
                 return
             if args[5] if len(args) > 5 else kwargs.get("enabled", True):
                 self.found("found_grad_scaler", type(scaler).__name__)
+                scaler._floatwise_state = scaler.state_dict()
                 scaler._enabled = False
 
         return init
+
+    def _scaler_state(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def state_dict(scaler: Any) -> dict[str, Any]:
+            state = getattr(scaler, "_floatwise_state", None)
+            if state is None:
+                return original(scaler)  # type: ignore[no-any-return]
+            # A checkpoint of this run goes on without Floatwise: it has the scale that was really used.
+            mine = self.scaler_state() if self.scaler_state is not None else None
+            return {**state, **{k: v for k, v in (mine or {}).items() if k in state}}
+
+        return state_dict
+
+    def _load_scaler_state(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(scaler: Any, state: dict[str, Any]) -> None:
+            if getattr(scaler, "_floatwise_state", None) is None:
+                original(scaler, state)
+            elif state:
+                scaler._floatwise_state = dict(state)
+                if self.load_scaler_state is not None:
+                    self.load_scaler_state(state)
+
+        return load_state_dict
 
     def _tensor_cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def cast(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

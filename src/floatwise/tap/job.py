@@ -23,6 +23,7 @@ class Job:
       seed: Set before the script starts, for scripts that set none.
       seed_offset: Added to every seed the script sets; 0 leaves the script's own seeds.
       paced: The parent lets one iteration at a time run.
+      scratch: Folder for what the script saves; empty lets it save where it says.
       output: File the child may write its result to; empty when it writes none.
       options: What else the child's room wants to know; JSON values only.
     """
@@ -33,6 +34,7 @@ class Job:
     seed: int = 0
     seed_offset: int = 0
     paced: bool = False
+    scratch: str = ""
     output: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 

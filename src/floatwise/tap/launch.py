@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -47,6 +48,7 @@ class Child:
         self.what = what
         self._folder = tempfile.TemporaryDirectory(prefix="floatwise-")
         folder = Path(self._folder.name)
+        job = replace(job, scratch=str(folder))
         (folder / "job.json").write_text(job.dumps(), encoding="utf-8")
         self._output = folder / "output.log"
         # Appended to: the script's processes and this one each have a place of their own in the file.

@@ -59,7 +59,9 @@ class ModuleTap:
         return stack
 
     def _call(self, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(self._stack()) == 1:
+        # What checkpointing computes again within a backward pass, in whatever thread, was outermost in the forward
+        # or was not: it runs as it did then, and checkpointing itself brings back autocast's state.
+        if len(self._stack()) == 1 and torch._C._current_graph_task_id() == -1:
             return self._call_root(original, module, args, kwargs)
         if not self.tap.inspects_values:
             return original(module, *args, **kwargs)

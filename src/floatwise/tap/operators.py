@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import types
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from floatwise.tap.tensors import floating_tensors, values_are_real
 
@@ -107,6 +108,19 @@ class OperatorTap(TorchFunctionMode):
         if name is not None and torch.is_grad_enabled() and values_are_real() and not self.tap.is_elsewhere():
             self._report(name, args, kwargs, output)
         return output
+
+    def run_backward(self, backward: Any, roots: tuple[Tensor, ...], args: tuple[Any, ...], kwargs: Any) -> None:
+        """Runs a backward pass with its operators in sight: checkpointing computes a forward in it.
+
+        `Tensor.backward` and `torch.autograd.backward` are functions that a mode is handed, and what it then calls
+        is out of its sight.
+        """
+        if any(type(root) not in (Tensor, nn.Parameter) for root in roots):
+            backward(roots, *args, **kwargs)  # a subclass may have a backward pass of its own
+            return
+        active = any(mode is self for mode in _get_current_function_mode_stack())
+        with nullcontext() if active else self:
+            _opened(backward)(roots, *args, **kwargs)
 
     def _report(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         frame = self.tap.modules.frame()

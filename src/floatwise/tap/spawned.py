@@ -7,6 +7,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,16 @@ def follow_spawned_processes(tap: Tap, child: ScriptChild) -> None:
 
         return spawn
 
+    def note(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(process: BaseProcess) -> None:
+            child.starts_processes = True
+            original(process)
+
+        return start
+
     tap.patches.replace(torch.multiprocessing, "spawn", make)
     tap.patches.replace(torch.multiprocessing, "start_processes", make)
+    tap.patches.replace(BaseProcess, "start", note)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         items = [map_tensors(item, change) for item in value]
         if all(a is b for a, b in zip(items, value, strict=True)):
             return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return _rebuilt(value, items)
     return value
 
 
@@ -62,11 +63,29 @@ def values_are_real() -> bool:
     )
 
 
+def _rebuilt(value: Any, items: list[Any]) -> Any:
+    if hasattr(value, "_fields"):
+        return type(value)(*items)
+    if type(value) in (tuple, list, torch.Size):
+        return type(value)(items)
+    if isinstance(value, list):
+        changed = copy.copy(value)
+        changed[:] = items
+        return changed
+    return value  # a tuple of the user's own, whose constructor nobody knows
+
+
 def _map_mapping(value: Mapping[Any, Any], change: Callable[[Tensor], Tensor]) -> Any:
     items = {key: map_tensors(item, change) for key, item in value.items()}
     if all(items[key] is value[key] for key in items):
         return value
-    return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+    if type(value) is dict:
+        return items
+    changed = copy.copy(value)  # a default dict, a model output: whatever its constructor wants
+    if isinstance(changed, MutableMapping):
+        changed.update(items)
+        return changed
+    return value
 
 
 def _map_dataclass(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

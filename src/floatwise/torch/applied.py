@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan applied to a script that knows nothing of it: an observer on the tap that opens and closes autocast.
 
-The region opens when an outermost module is called and closes after it, or, in training, when the backward pass
-begins: the loss belongs inside. Outputs of outermost modules are handed back in float32, so that metrics, NumPy and
-losses on probabilities in the script see what they saw before.
+The region is open while an outermost module runs, a loss module included, and where the script itself opens one.
+Outputs of outermost modules are handed back in float32: a loss, a metric or NumPy in the script computes with them in
+float32, as CUDA's autocast would a loss, and nothing that the script does beside its model is rounded.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -53,7 +54,7 @@ class AppliedPlan(Observer):
         self.plan = check_plan(plan)
         self.scaling = ScaledBackward(plan.loss_scale) if plan.loss_scale is not None else None
         self.unmatched = [entry.module for entry in plan.modules]
-        self._roots: set[int] = set()
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._seen_modules = False
         self._local = threading.local()
         self._existing: ExistingPrecision | None = None
@@ -68,6 +69,8 @@ class AppliedPlan(Observer):
     def install(self, tap: Tap, existing: ExistingPrecision) -> None:
         """Takes the place of the script's own precision, and keeps autocast out of `torch.autograd.grad`."""
         self._tap, self._existing = tap, existing
+        if self.scaling is not None:
+            existing.scaler_state, existing.load_scaler_state = self.scaling.state_dict, self.scaling.load_state_dict
         tap.patches.replace(torch.autograd, "grad", self._outside_region)
         if self.compute_dtype is not None:
             # Held throughout: checkpointed blocks compute their forward again during the backward pass.
@@ -78,24 +81,25 @@ class AppliedPlan(Observer):
 
     @override
     def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
-        self._seen_modules = True
+        if torch._C._get_tracing_state() is not None:
+            return args, kwargs  # a trace records what the script computes, not what it is computed in
+        if root not in self._roots:
+            self._roots.add(root)
+            self._seen_modules |= next(root.parameters(), None) is not None
+            self._prepare(root)
         if self._existing is not None:
             args, kwargs = self._existing.raise_inputs(root, args, kwargs)
-        if id(root) not in self._roots:
-            self._roots.add(id(root))
-            self._prepare(root)
         self._open(_device_type(root), opener=id(root))
         return args, kwargs
 
     @override
     def root_left(self, root: nn.Module, output: Any) -> Any:
-        if not torch.is_grad_enabled():
-            self._close(opener=id(root))
+        self._close(opener=id(root))
         return map_tensors(output, to_float32)
 
     @override
     def root_failed(self, root: nn.Module) -> None:
-        self._close()
+        self._close(opener=id(root))
 
     @override
     def script_region_entered(self, device_type: str) -> None:

@@ -115,6 +115,8 @@ class UnderPlan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tap.steps.notice_update_by_hand()
+        if self._applied.scaling is not None:
+            self._applied.scaling.settle()
         self._tap.__exit__(kind, error, trace)
         if self.tells:
             _report(self.plan, self._applied, self._watch)

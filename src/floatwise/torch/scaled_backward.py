@@ -23,8 +23,8 @@ __all__ = ["ScaledBackward"]
 #: Times a closure is evaluated again at a smaller scale before its non-finite gradients are let through: from 2^24
 #: down to 1 and some.
 _CLOSURE_ATTEMPTS = 26
-#: Backward passes whose graphs are searched for parameters that belong to no module.
-_SEARCHED_BACKWARDS = 3
+#: Set on a tensor whose gradients are unscaled.
+_WATCHED = "_floatwise_unscaled"
 
 
 class ScaledBackward:
@@ -37,10 +37,10 @@ class ScaledBackward:
     def __init__(self, settings: LossScale) -> None:
         self._settings = settings
         self._scaler: LossScaler | None = None
+        self._loaded: dict[str, Any] | None = None
         self._found_inf: Tensor | None = None
         self._inverse: Tensor | None = None
-        self._hooked: dict[int, Tensor] = {}
-        self._backwards = 0
+        self._leaves: list[Tensor] = []
         self._stepped = False
         self._in_backward = False
         self._optimizer_seen = False
@@ -51,41 +51,53 @@ class ScaledBackward:
         """The scaler, once there has been a backward pass."""
         return self._scaler
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """Returns the scaler's state; None before the first backward pass."""
+        return None if self._scaler is None else self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a scaler's state, this class's or `GradScaler`'s."""
+        self._loaded = dict(state)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(self._loaded)
+
     def watch(self, parameters: Iterable[Tensor]) -> None:
-        """Unscales the gradients of these parameters from now on."""
+        """Unscales the gradients of these parameters from now on, before the script's own hooks see them."""
         for parameter in parameters:
-            if parameter.requires_grad and id(parameter) not in self._hooked:
-                self._hooked[id(parameter)] = parameter
-                parameter.register_hook(self._unscaled)
+            if parameter.requires_grad and not hasattr(parameter, _WATCHED):
+                setattr(parameter, _WATCHED, True)
+                handle = parameter.register_hook(self._unscaled)
+                hooks: Any = parameter._backward_hooks
+                hooks.move_to_end(handle.id, last=False)
 
     def scale(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns the roots times the scale."""
         scaler = self._prepared(roots[0].device)
-        if self._backwards < _SEARCHED_BACKWARDS:
-            self._backwards += 1
-            self.watch(leaves_of(roots))
+        # In every pass: scripts unfreeze, grow, clone and perturb, and each leaf's gradient is to be unscaled.
+        self._leaves = list(leaves_of(roots))
+        self.watch(self._leaves)
         return [scaler.scale(root) for root in roots]
 
     def after_backward(self) -> None:
         """Clears bad gradients where no optimizer could pass over them: the script updates by hand."""
         self._in_backward = False
+        leaves, self._leaves = self._leaves, []
         if not self._optimizer_seen and self._is_bad():
-            for parameter in self._hooked.values():
-                if parameter.grad is not None:
-                    parameter.grad.zero_()
-            self._stepped = True
+            for leaf in leaves:
+                if leaf.grad is not None:
+                    leaf.grad.zero_()
 
     def before_step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Hides the gradients from an optimizer that must not step."""
         if optimizer is None:
             return
         self._optimizer_seen = True
-        if self._is_bad():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._hidden.append((parameter, parameter.grad))
-                        parameter.grad = None
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        # The gradients themselves decide: a bad one may be left from an earlier pass of an accumulation.
+        if self._is_bad() or not _all_finite(p.grad for p in stepped):
+            self._hidden = [(p, p.grad) for p in stepped]
+            for parameter in stepped:
+                parameter.grad = None
 
     def after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Gives back what was hidden; the scale moves when the next backward pass begins."""
@@ -102,21 +114,29 @@ class ScaledBackward:
             for _ in range(_CLOSURE_ATTEMPTS):
                 if not self._is_bad():
                     break
-                self._stepped = True  # the next backward pass begins at the smaller scale
-                loss = closure()
+                loss = closure()  # its backward pass begins at a smaller scale
             return loss
 
         return evaluate
 
-    def _prepared(self, device: torch.device) -> LossScaler:
-        if self._scaler is None:
-            self._scaler = LossScaler.from_plan(self._settings, device=device.type)
-            self._scaler.scale(torch.zeros((), device=device))  # makes the scale's tensor
-            self._found_inf = torch.zeros((), device=device)
-        elif self._stepped and self._found_inf is not None:
+    def settle(self) -> None:
+        """Moves the scale as what has happened since the last backward pass requires.
+
+        A bad pass lowers it whether a step followed or not: many scripts pass over such a batch by themselves.
+        """
+        if self._scaler is not None and self._found_inf is not None and (self._stepped or self._is_bad()):
             self._scaler.update_from(self._found_inf)
             self._found_inf.zero_()
         self._stepped = False
+
+    def _prepared(self, device: torch.device) -> LossScaler:
+        if self._scaler is None:
+            self._scaler = LossScaler.from_plan(self._settings, device=device.type)
+            if self._loaded is not None:
+                self._scaler.load_state_dict(self._loaded)
+            self._scaler.scale(torch.zeros((), device=device))  # makes the scale's tensor
+            self._found_inf = torch.zeros((), device=device)
+        self.settle()
         self._inverse = torch.full((), 1.0 / self._scaler.get_scale(), device=device)
         self._in_backward = True
         return self._scaler
@@ -134,3 +154,12 @@ class ScaledBackward:
 
     def _is_bad(self) -> bool:
         return self._found_inf is not None and bool(self._found_inf.item())
+
+
+def _all_finite(gradients: Iterable[Tensor]) -> bool:
+    values = [g._values() if g.is_sparse else g for g in gradients]
+    if not values:
+        return True
+    found = torch.zeros((), device=values[0].device)
+    torch._amp_foreach_non_finite_check_and_unscale_(values, found, torch.ones_like(found))
+    return not bool(found)
