@@ -13,7 +13,7 @@ from tests.planner.recordings import SITES, make_recording, site
 
 from floatwise.hardware import DEVICES, get_device
 from floatwise.plan import dumps_plan, loads_plan, policy_for
-from floatwise.planner import decide, with_measurement
+from floatwise.planner import decide, with_failure, with_measurement
 from floatwise.planner.decision import Decision, LossParity, Measured
 from floatwise.planner.reasons import REASONS, Reason
 from floatwise.probe.recording import Stall
@@ -236,3 +236,29 @@ def test_sentences_in_both_languages_take_the_same_values() -> None:
     for code, (en, zh) in fields.items():
         assert {f.removesuffix("_zh") for f in zh} == en, code
     assert str(Reason("baseline"))
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "amax", "code"),
+    [
+        (site("blocks.0.ffn:mul", "mul", matrix=False, sources=("blocks.0.ffn.wi",)), 3e4, "feeds_overflow"),
+        (
+            site("blocks.0.ffn:add", "add", matrix=False, sources=("blocks.0.ffn.wi",), constant=1e-9),
+            1.0,
+            "feeds_constant",
+        ),
+    ],
+)
+def test_what_is_computed_between_products(arithmetic: Any, amax: float, code: str) -> None:
+    recording = make_recording({(arithmetic.path, "output"): amax}, sites=(*SITES, arithmetic))
+    decision = decide(recording, get_device("t4"), here=False, wanted_steps=20)
+    assert [(island.module, island.reason.code) for island in decision.islands] == [("blocks.0.ffn.wi", code)]
+    assert decide(recording, get_device("a100"), here=False, wanted_steps=20).islands == ()
+
+
+def test_failure_under_the_plan_falls_back_to_float32() -> None:
+    recording, device = make_recording(), get_device("cpu-avx512-bf16")
+    decision = with_failure(decide(recording, device, True, 20), "train.py:8: it failed", recording, device)
+    assert decision.recipe == "fp32"
+    assert verdict(decision, "bf16-mixed")[0] == "refused"
+    assert "train.py:8" in str(decision.reasons[0])

@@ -311,3 +311,65 @@ def test_compiled_models_run_compiled() -> None:
     with under(BF16):
         losses = train(torch.compile(model, backend="aot_eager"))  # type: ignore[arg-type]
     assert losses == pytest.approx(expected, rel=2e-2)
+
+
+def test_leaves_that_come_later_are_unscaled_too() -> None:
+    model, other = make_model(), nn.Linear(8, 8)
+    model[0].requires_grad_(False)
+    with under(float16()):
+        for step in range(6):
+            if step == 4:
+                model[0].requires_grad_(True)
+                model.append(other)
+            model.zero_grad()
+            noise = torch.zeros(16, 32, requires_grad=True)
+            inputs, labels = batches(1)[0]
+            F.cross_entropy(model(inputs + noise), labels).backward()
+    weights = [next(model.parameters()), other.weight, noise]
+    for tensor in weights:
+        assert tensor.grad is not None
+        assert 0 < float(tensor.grad.abs().max()) < 1
+
+
+def test_a_script_that_passes_over_bad_batches_by_itself_gets_a_smaller_scale() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    stepped = 0
+    with under(float16(initial_scale=2.0**24)):
+        for inputs, labels in batches(20):
+            optimizer.zero_grad()
+            (100 * F.cross_entropy(model(inputs), labels)).backward()
+            if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0)):
+                optimizer.step()
+                stepped += 1
+    assert 5 < stepped < 20
+
+
+def test_the_scripts_own_hooks_see_unscaled_gradients() -> None:
+    model, seen = make_model(), []
+    next(model.parameters()).register_hook(lambda grad: seen.append(float(grad.abs().max())))
+    with under(float16(initial_scale=2.0**14)):
+        F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
+    assert 0 < seen[0] < 1
+
+
+def test_what_the_script_computes_beside_its_model_is_not_rounded() -> None:
+    model, matrix = make_model(), torch.randn(32, 32)
+    with under(BF16):
+        model(batches(1)[0][0])
+        assert (matrix @ matrix).dtype is torch.float32
+
+
+def test_a_scaler_of_the_script_keeps_a_state_that_plain_runs_can_load() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    plain = torch.amp.GradScaler("cpu")
+    with under(float16(initial_scale=512.0)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+        scaler.load_state_dict({**scaler.state_dict(), "scale": 256.0})
+        scaler.scale(F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1])).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        state = scaler.state_dict()
+    plain.load_state_dict(state)
+    assert plain.get_scale() == 256.0

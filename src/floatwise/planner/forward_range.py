@@ -12,7 +12,7 @@ from floatwise.planner.numbers import magnitude
 from floatwise.planner.reasons import Reason
 from floatwise.probe.recording import Recording, Site
 
-__all__ = ["ForwardRange", "covered", "forward_islands", "forward_range", "island_share"]
+__all__ = ["ForwardRange", "arithmetic_sites", "covered", "forward_islands", "forward_range", "island_share"]
 
 #: Bits between the largest value seen and float16's limit below which a module becomes an island. A judgement:
 #: activations of healthy models grow by a few bits over a training run, and the probe sees its first steps.
@@ -31,17 +31,30 @@ class ForwardRange:
 
 
 def forward_range(recording: Recording, islands: Iterable[Island] = ()) -> list[ForwardRange]:
-    """Returns the inputs and outputs of every matrix site outside the islands, largest first.
+    """Returns what enters and leaves 16-bit products and what is computed between, largest first.
 
-    Inputs count whatever produced them: autocast casts them to 16 bits on the way in.
+    Inputs count whatever produced them: autocast casts them to 16 bits on the way in. Arithmetic counts where it
+    would run in 16 bits.
     """
+    inside = tuple(islands)
     rows = [
         ForwardRange(site, role, recording.summaries[site.path, role].amax)
-        for site in recording.matrix_sites
+        for site in (*recording.matrix_sites, *arithmetic_sites(recording))
         for role in ("output", "input")
-        if (site.path, role) in recording.summaries and not covered(site.path, islands)
+        if (site.path, role) in recording.summaries and not _is_float32(site, inside)
     ]
     return sorted(rows, key=lambda row: -row.amax)
+
+
+def arithmetic_sites(recording: Recording) -> tuple[Site, ...]:
+    """Returns the sums, products and fills between 16-bit products that would run in 16 bits."""
+    return tuple(site for site in recording.sites if site.sources and not site.matrix)
+
+
+def _is_float32(site: Site, islands: tuple[Island, ...]) -> bool:
+    if site.matrix:
+        return covered(site.path, islands)
+    return any(covered(source, islands) for source in site.sources)  # the wider operand decides
 
 
 def forward_islands(recording: Recording) -> tuple[Island, ...]:
@@ -49,12 +62,21 @@ def forward_islands(recording: Recording) -> tuple[Island, ...]:
     threshold = get_format("float16").max / 2**MARGIN_BITS
     high = [row for row in forward_range(recording) if row.amax > threshold]
     islands: dict[str, Island] = {}
+
+    def keep(path: str, reason: Reason) -> None:
+        islands.setdefault(_module_of(path), Island(_module_of(path), reason))
+
     for row in high:
-        islands.setdefault(_module_of(row.site.path), Island(_module_of(row.site.path), _reason(row)))
+        if row.site.matrix:
+            keep(row.site.path, _reason(row))
     for row in high:
-        for source in row.site.sources if row.role == "input" else ():
-            feeds = Reason("feeds_island", {"site": row.site.path})
-            islands.setdefault(_module_of(source), Island(_module_of(source), feeds))
+        code = "feeds_island" if row.site.matrix else "feeds_overflow"
+        data = {"site": row.site.path, "amax": magnitude(row.amax), "limit": magnitude(get_format("float16").max)}
+        for source in row.site.sources if row.role == "input" or not row.site.matrix else ():
+            keep(source, Reason(code, data))
+    for site in arithmetic_sites(recording):
+        for source in site.sources if site.constant else ():
+            keep(source, Reason("feeds_constant", {"site": site.path, "constant": f"{site.constant:g}"}))
     return _outermost(islands.values())
 
 

@@ -78,6 +78,14 @@ _NUMERICS = {
         "The {role} of {site} reaches {amax}, less than {margin} bits below float16's largest value {limit}.",
         "{site} 的{role_zh}达到 {amax}，距 float16 的最大值 {limit} 不足 {margin} 位。",
     ),
+    "feeds_overflow": Text(
+        "{site}, which is computed from it, reaches {amax}: float16 ends at {limit}.",
+        "由它计算出的 {site} 达到 {amax}，而 float16 的上限为 {limit}。",
+    ),
+    "feeds_constant": Text(
+        "{site}, which is computed from it, uses the number {constant}, which float16 cannot hold.",
+        "由它计算的 {site} 用到数值 {constant}，float16 无法表示。",
+    ),
     "feeds_island": Text(
         "The code between it and {site} would overflow in float16, so both ends stay in float32.",
         "它与 {site} 之间的计算在 float16 中会上溢，因此两端都保留 float32。",

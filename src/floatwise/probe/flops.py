@@ -13,6 +13,7 @@ __all__ = ["MatrixShape", "matrix_shape"]
 
 #: Operators that add to their first operand.
 _ADDED_TO = frozenset({"addmm", "addmv", "baddbmm", "addbmm"})
+_PRODUCTS = _ADDED_TO | {"matmul", "mm", "bmm", "mv"}
 #: Tensor operands that an operator has at least; others have two.
 _OPERANDS = {**dict.fromkeys(_ADDED_TO, 3), "bilinear": 3, "scaled_dot_product_attention": 3}
 
@@ -61,6 +62,8 @@ def matrix_shape(operator: str, args: Sequence[Any], output: Any) -> MatrixShape
     if operator == "bilinear":
         rows, (features, left, right) = math.prod(out[:-1]), shapes[2]
         return _product(rows * left, features, right)
+    if operator not in _PRODUCTS:
+        return None
     first = shapes[1] if operator in _ADDED_TO else shapes[0]
     if operator in ("mv", "addmv"):
         return _product(out[0], 1, first[-1])

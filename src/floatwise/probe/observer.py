@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
+from floatwise.formats import get_format
 from floatwise.probe.flops import matrix_shape
 from floatwise.probe.recording import Site
 from floatwise.probe.sources import SourceTracer
@@ -20,12 +22,13 @@ from floatwise.probe.updates import UpdateProbe
 from floatwise.stats.torch import SAMPLED_ELEMENTS, SummaryCollector
 from floatwise.tap.backward import leaves_of
 from floatwise.tap.events import Observer
-from floatwise.tap.operators import MATRIX_OPERATORS
+from floatwise.tap.operators import ARITHMETIC_OPERATORS, MATRIX_OPERATORS
 from floatwise.tap.tensors import floating_tensors, values_are_real
 
 __all__ = ["Probe"]
 
 _MATRIX_NAMES = frozenset(MATRIX_OPERATORS.values())
+_ARITHMETIC_NAMES = frozenset(ARITHMETIC_OPERATORS.values())
 #: Times one site and role is looked at per iteration; an unrolled loop, or an evaluation with gradients enabled,
 #: calls a module thousands of times.
 _LOOKS_PER_ITERATION = 8
@@ -73,6 +76,9 @@ class Probe(Observer):
         self, site: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
         if not self.active or self._is_computed_again(site):
+            return
+        if operator in _ARITHMETIC_NAMES:
+            self._look_at_arithmetic(site, operator, args, kwargs, output)
             return
         self._note_site(site, operator, args, output)
         operands = [t for t in floating_tensors(args) if t.ndim and id(t) not in self._parameters]
@@ -158,6 +164,19 @@ class Probe(Observer):
         known = {self._parameters[id(t)][0] for t in floating_tensors(args) if id(t) in self._parameters}
         row["weights"] = tuple(sorted(known.union(row.get("weights", ()))))
 
+    def _look_at_arithmetic(self, site: str, operator: str, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        if not self._iterations and site not in self._sites and isinstance(output, Tensor):
+            if any(t.ndim and not t.requires_grad for t in floating_tensors(args)):
+                self._tracer.made_float32(output)  # with a float32 tensor of the script's: a mask, a table
+            sources = self._tracer.sources_of(output)
+            if sources:
+                constant = _unholdable((*args, *kwargs.values()), operator)
+                known = {"kind": operator, "matrix": False, "sources": tuple(sorted(sources)), "constant": constant}
+                self._sites[site] = known
+        if site in self._sites:  # what would be float32 under autocast is of no interest
+            self._calls[site] += 1
+            self._look(site, "output", output)
+
     def _trace(self, site: str, operands: Sequence[Tensor], output: Any) -> None:
         if self._iterations:
             return  # the graphs of later iterations look the same
@@ -207,6 +226,16 @@ class Probe(Observer):
         if id(parameter) not in self._parameters and parameter.is_floating_point():
             self._parameters[id(parameter)] = (name, parameter)
             parameter.register_hook(lambda grad: self._look(name, "weight_grad", grad))
+
+
+def _unholdable(operands: Sequence[Any], operator: str) -> float:
+    """Returns a number among the operands that float16 makes infinite, or that it makes zero where it is added."""
+    largest, vanishing = get_format("float16").max, get_format("float16").flush_threshold
+    for number in operands:
+        if isinstance(number, float) and number and not isinstance(number, bool) and math.isfinite(number):
+            if abs(number) > largest or (operator in ("add", "sub") and abs(number) <= vanishing):
+                return number
+    return 0.0
 
 
 def _parent(site: str) -> str:

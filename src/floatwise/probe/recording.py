@@ -40,7 +40,9 @@ class Site:
       m: Rows of the product, as is `n` (columns) and `k` (inner length); 0 when it is no product.
       flops: Forward FLOPs of all calls of one training iteration.
       weights: Paths of the parameters among the operands.
-      sources: Sites whose 16-bit results an input is computed from; see `SourceTracer`.
+      sources: Sites whose 16-bit results an input of a product, or the result of arithmetic, is computed from; see
+        `SourceTracer`.
+      constant: A number in the arithmetic that float16 cannot hold; 0 for none.
     """
 
     path: str
@@ -54,6 +56,7 @@ class Site:
     flops: int = 0
     weights: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    constant: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ __all__ = ["SourceTracer"]
 #: Parts of the names of autograd nodes whose results autocast computes in float32 on CUDA (ATen/autocast_mode.h,
 #: torch 2.13). Batch normalisation is none of them, but what it returns is small again: nothing is traced through it.
 _FLOAT32_NODES = ("Norm", "Softmax", "Exp", "Log", "Pow", "Sum", "Prod", "Rsqrt", "Loss", "Cdist", "Embedding")
-#: Nodes looked at per value: code between two products is short.
-_MOST_NODES = 64
+#: How far a value is followed back through nodes that are not known yet.
+_DEEPEST = 200
 
 
 class SourceTracer:
@@ -27,38 +27,43 @@ class SourceTracer:
 
     def __init__(self) -> None:
         # The nodes themselves, not their ids: autograd makes a new Python object for a node nobody holds.
-        self._products: dict[Any, str] = {}
+        self._sources: dict[Any, frozenset[str] | None] = {}
 
     def made(self, site: str, outputs: Iterable[Tensor]) -> None:
         """A product has returned these tensors."""
         for output in outputs:
             if output.grad_fn is not None:
-                self._products[output.grad_fn] = site
+                self._sources[output.grad_fn] = frozenset({site})
+
+    def made_float32(self, output: Tensor) -> None:
+        """This tensor would be float32 under autocast, whatever it is computed from."""
+        if output.grad_fn is not None:
+            self._sources[output.grad_fn] = None
 
     def sources_of(self, value: Tensor) -> frozenset[str]:
         """Returns the sites whose 16-bit results `value` would be computed from; none where it would be float32."""
-        self._left = _MOST_NODES
-        sources = self._trace(value.grad_fn)
-        return frozenset() if sources is None else sources
+        return self._trace(value.grad_fn, _DEEPEST) or frozenset()
 
     def forget(self) -> None:
         """The iteration is over; its graphs may go."""
-        self._products.clear()
+        self._sources.clear()
 
-    def _trace(self, node: Any) -> frozenset[str] | None:
+    def _trace(self, node: Any, depth: int) -> frozenset[str] | None:
         """Returns the sources of a node's result, or None when it would be float32."""
-        if node is None or self._left <= 0:
+        if node is None or not depth:
             return None
-        self._left -= 1
-        if node in self._products:
-            return frozenset({self._products[node]})
-        if any(part in node.name() for part in _FLOAT32_NODES) or not node.next_functions:
+        if node not in self._sources:
+            self._sources[node] = self._combined(node, depth)
+        return self._sources[node]
+
+    def _combined(self, node: Any, depth: int) -> frozenset[str] | None:
+        if any(part in node.name() for part in _FLOAT32_NODES):
             return None
         found: frozenset[str] = frozenset()
         for following, _ in node.next_functions:
             if following is None:
                 continue  # a constant, which has no gradient
-            sources = self._trace(following)
+            sources = self._trace(following, depth - 1)
             if sources is None:
                 return None
             found |= sources

@@ -83,7 +83,23 @@ SOFTMAX_AND_LOSS_OPERATORS: dict[Any, str] = {
 #: Operands given by keyword, in the order they have by position (torch 2.13).
 _OPERANDS = "input query mat1 batch1 weight key mat2 mat other vec batch2 value bias target".split()
 
-_WATCHED = {**SOFTMAX_AND_LOSS_OPERATORS, **MATRIX_OPERATORS}
+#: What autocast leaves in the dtype of its operands: between two products of 16 bits these may overflow.
+ARITHMETIC_OPERATORS: dict[Any, str] = {
+    getattr(owner, name): label
+    for label, names in {
+        "add": ("add", "__add__", "__radd__", "add_", "__iadd__"),
+        "sub": ("sub", "__sub__", "sub_", "__isub__"),
+        "mul": ("mul", "__mul__", "__rmul__", "mul_", "__imul__"),
+        "div": ("div", "__truediv__", "div_", "__itruediv__"),
+        "masked_fill": ("masked_fill", "masked_fill_"),
+        "mean": ("mean",),
+    }.items()
+    for name in names
+    for owner in (torch, torch.Tensor)
+    if hasattr(owner, name)
+}
+
+_WATCHED = {**ARITHMETIC_OPERATORS, **SOFTMAX_AND_LOSS_OPERATORS, **MATRIX_OPERATORS}
 #: Calls of one operator in one forward that are sites of their own; a loop over a sequence may make thousands.
 _SITES_PER_OPERATOR = 16
 

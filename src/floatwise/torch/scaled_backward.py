@@ -68,7 +68,8 @@ class ScaledBackward:
                 setattr(parameter, _WATCHED, True)
                 handle = parameter.register_hook(self._unscaled)
                 hooks: Any = parameter._backward_hooks
-                hooks.move_to_end(handle.id, last=False)
+                for key in [k for k in hooks if k != handle.id]:
+                    hooks[key] = hooks.pop(key)  # autograd runs them in the order they were put in
 
     def scale(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns the roots times the scale."""
