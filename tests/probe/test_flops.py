@@ -122,7 +122,7 @@ class Counting(Observer):
     def operator_called(
         self, site: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
-        shape = matrix_shape(operator, args, output) if operator in MATRIX_OPERATORS.values() else None
+        shape = matrix_shape(operator, args, output)
         self.flops += shape.flops if shape is not None else 0
 
 

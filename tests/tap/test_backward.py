@@ -140,7 +140,7 @@ def test_a_gradient_penalty_is_none(tap: Tap, heard: Listener, create_graph: boo
         torch.autograd.grad(loss, weight, create_graph=True)
     else:
         torch.autograd.grad(loss, inner)  # not a leaf
-    assert heard.events == []
+    assert {"backward_starts", "backward_ended"}.isdisjoint(heard.names)
 
 
 def test_leaves_in_the_order_of_the_graph() -> None:

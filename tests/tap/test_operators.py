@@ -21,6 +21,7 @@ B = torch.ones(2, 4, 4, requires_grad=True)
 IMAGE = torch.ones(1, 2, 5, 5)
 KERNEL = torch.ones(2, 2, 3, 3, requires_grad=True)
 
+
 OUTSIDE_OF_MODULES: list[tuple[str, Callable[[], object]]] = [
     ("linear", lambda: F.linear(X, W)),
     ("linear", lambda: F.linear(input=X, weight=W)),
@@ -163,3 +164,20 @@ def test_names_of_matrix_operators_are_the_functions_own() -> None:
         assert name in str(getattr(function, "__name__", function)).replace("__matmul__", "matmul").replace(
             "__rmatmul__", "matmul"
         )
+
+
+def test_arithmetic_is_seen_by_its_operators_and_methods() -> None:
+    seen: list[str] = []
+
+    class Sums(Listener):
+        def operator_called(self, site: str, operator: str, *rest: object) -> None:  # type: ignore[override]
+            seen.append(operator)
+
+    weight = torch.ones(2, requires_grad=True)
+    with Tap([Sums()]):
+        value = 2.0 * weight + 1e-9
+        value = (value - weight) / 3
+        value = 1 - 1 / value
+        value *= 2
+        value.masked_fill(torch.tensor([True, False]), -1e9).mean()
+    assert seen == ["mul", "add", "sub", "div", "div", "sub", "mul", "masked_fill", "mean"]

@@ -88,9 +88,9 @@ ARITHMETIC_OPERATORS: dict[Any, str] = {
     getattr(owner, name): label
     for label, names in {
         "add": ("add", "__add__", "__radd__", "add_", "__iadd__"),
-        "sub": ("sub", "__sub__", "sub_", "__isub__"),
+        "sub": ("sub", "__sub__", "rsub", "__rsub__", "sub_", "__isub__"),
         "mul": ("mul", "__mul__", "__rmul__", "mul_", "__imul__"),
-        "div": ("div", "__truediv__", "div_", "__itruediv__"),
+        "div": ("div", "__truediv__", "__rdiv__", "div_", "__itruediv__"),
         "masked_fill": ("masked_fill", "masked_fill_"),
         "mean": ("mean",),
     }.items()
