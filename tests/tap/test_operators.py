@@ -170,7 +170,7 @@ def test_arithmetic_is_seen_by_its_operators_and_methods() -> None:
     seen: list[str] = []
 
     class Sums(Listener):
-        def operator_called(self, site: str, operator: str, *rest: object) -> None:  # type: ignore[override]
+        def operator_called(self, site: str, operator: str, *rest: object) -> None:
             seen.append(operator)
 
     weight = torch.ones(2, requires_grad=True)
