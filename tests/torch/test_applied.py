@@ -159,6 +159,26 @@ def test_a_loss_inside_the_model_runs_in_float32() -> None:
     }
 
 
+class ProbabilityLossInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 8)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = nn.BCELoss()(self.layer(inputs).sigmoid(), targets)
+        return loss
+
+
+def test_a_loss_on_probabilities_inside_the_model_runs_in_float32() -> None:
+    model, (inputs, labels) = ProbabilityLossInside(), batches(1)[0]
+    original = F.binary_cross_entropy
+    with under(BF16):
+        loss = model(inputs, F.one_hot(labels, 8).float())
+        assert loss.dtype is torch.float32
+        loss.backward()
+    assert F.binary_cross_entropy is original
+
+
 def island(module: str) -> ModulePolicy:
     return ModulePolicy(module=module, policy=Policy(compute_dtype="float32"))
 

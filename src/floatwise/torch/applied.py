@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -73,6 +74,7 @@ class AppliedPlan(Observer):
             existing.scaler_state, existing.load_scaler_state = self.scaling.state_dict, self.scaling.load_state_dict
         tap.patches.replace(torch.autograd, "grad", self._outside_region)
         if self.compute_dtype is not None:
+            tap.patches.replace(F, "binary_cross_entropy", _in_float32)
             # Held throughout: checkpointed blocks compute their forward again during the backward pass.
             tap.patches.on_undo(CudaPolicy().close)
         tap.patches.on_undo(self._close)
@@ -179,6 +181,16 @@ class AppliedPlan(Observer):
             islands = apply_islands(root, self.plan, name_of=self._tap.paths.of)
             # A script's models come one by one: a glob is unmatched when no model has a module for it.
             self.unmatched = [glob for glob in self.unmatched if glob in islands.unmatched]
+
+
+def _in_float32(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps a loss on probabilities out of autocast: CUDA's refuses it, since float16 cannot tell them from 0 and 1."""
+
+    def binary_cross_entropy(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(input.device.type, enabled=False):
+            return original(to_float32(input), to_float32(target), *args, **kwargs)
+
+    return binary_cross_entropy
 
 
 def _device_type(root: nn.Module) -> str:
