@@ -96,4 +96,8 @@ def _listed(names: list[str], most: int = 24) -> str:
 def nearest_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Returns the legal names most like `name`, best first, compared without case."""
     by_folded = {k.casefold(): k for k in known}
-    return [by_folded[f] for f in difflib.get_close_matches(name.casefold(), by_folded, n=most, cutoff=0.6)]
+    folded = name.casefold()
+    near = difflib.get_close_matches(folded, by_folded, n=most, cutoff=0.6)
+    # A part of a name is like it, too: fp8 is no typing error for float8_e4m3fn, but it is meant.
+    near += [k for k in by_folded if len(folded) > 2 and folded in k and k not in near]
+    return [by_folded[k] for k in near[:most]]

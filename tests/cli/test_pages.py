@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.cli.conftest import Call
 
@@ -57,3 +59,10 @@ def test_the_help_gives_these_examples(floatwise: Call) -> None:
 def test_help_of_the_whole_names_every_command(floatwise: Call) -> None:
     shown = floatwise("--help").out
     assert all(command in shown for command in ("plan", "run", "info", "explain"))
+
+
+def test_a_recipe_has_a_page(floatwise: Call) -> None:
+    page = floatwise("explain", "bf16-mixed")
+    assert page.code == 0
+    assert 'compute_dtype = "bfloat16"' in page.out
+    assert json.loads(floatwise("explain", "bf16-mixed", "--json").out)["recipe"] == "bf16-mixed"
