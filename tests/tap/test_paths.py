@@ -147,7 +147,7 @@ def test_naming_what_is_made_in_every_step_is_quick() -> None:
     for _ in range(100):
         names.of(nn.MSELoss())
     # Measured: 0.1 s for each look at all objects of a process with torch, microseconds without.
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 5.0
 
 
 def test_models_are_named_in_the_order_they_come_whatever_the_gradient_mode(tap: Tap, heard: Listener) -> None:
