@@ -153,3 +153,17 @@ def test_seeds_that_are_no_numbers_stay() -> None:
     patches.undo()
     random.seed("a word")
     assert random.random() == word
+
+
+def test_an_executor_left_open_does_not_keep_the_script_from_ending(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(2)\n"
+        "assert pool.submit(int, '7').result() == 7\n"
+    )
+    done = subprocess.run([sys.executable, "-c", ENDS, str(script)], timeout=60, check=True, capture_output=True)
+    assert done.stdout.split() == [b"ended"]
+
+
+ENDS = "import sys; from floatwise.tap.execute import run_script; run_script(sys.argv[1], ()); print('ended')"

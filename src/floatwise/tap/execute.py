@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
+from concurrent.futures.thread import _threads_queues as executor_workers
 from pathlib import Path
 
 import torch
@@ -40,7 +41,8 @@ def run_script(path: str, arguments: Sequence[str]) -> None:
     before = set(threading.enumerate())
     exec(code, main.__dict__)
     for thread in set(threading.enumerate()) - before:
-        if not thread.daemon:
+        # An executor's workers wait for work until the interpreter itself tells them to end.
+        if not thread.daemon and thread not in executor_workers:
             thread.join()
 
 
