@@ -17,6 +17,7 @@ from floatwise.plan import Plan, Policy, match_module
 from floatwise.tap.tensors import map_tensors, to_float32
 from floatwise.torch.paths import module_paths
 from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
+from floatwise.torch.policies import own_policies, policy_around
 
 __all__ = ["Islands", "apply_islands", "forget_calls"]
 
@@ -76,7 +77,7 @@ def apply_islands(
     """
     check_plan(plan)
     paths = module_paths(model) if name_of is None else {name_of(module): module for module in model.modules()}
-    policies = _own_policies(plan, paths)
+    policies = own_policies(plan, paths)
     unmatched = tuple(m.module for m in plan.modules if not any(match_module(m.module, path) for path in paths))
     for glob in unmatched if name_of is None else ():
         near = nearest_names(glob, paths) or sorted(path for path in paths if path)[:3]
@@ -98,23 +99,6 @@ def forget_calls() -> None:
     _stack().clear()
 
 
-def _own_policies(plan: Plan, paths: Mapping[str, nn.Module]) -> dict[str, Policy]:
-    """Returns the policy of every module that the plan names, or that stands in a container it names."""
-    own: dict[str, Policy] = {}
-    for path in paths:  # parents come before what is below them
-        entry = next((m for m in reversed(plan.modules) if match_module(m.module, path)), None)
-        parent = path.rpartition(".")[0]
-        if entry is not None:
-            own[path] = entry.policy
-        elif path and parent in own and _is_never_called(paths[parent]):
-            own[path] = own[parent]
-    return own
-
-
-def _is_never_called(module: nn.Module) -> bool:
-    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
-
-
 def _borders(
     paths: Mapping[str, nn.Module], policies: Mapping[str, Policy], device_type: str
 ) -> Iterator[tuple[nn.Module, _Border]]:
@@ -127,17 +111,9 @@ def _borders(
     for path in chosen.values():
         policy = policies[path]
         # Between two modules of one policy there is no border: `layers.**` names a layer and all its parts.
-        inside = _policy_around(path, paths, policies) == policy
+        inside = policy_around(path, paths, policies) == policy
         output = None if inside else TORCH_DTYPES[policy.output_dtype]
         yield paths[path], _Border(device_type, TORCH_DTYPES[policy.compute_dtype], output)
-
-
-def _policy_around(path: str, paths: Mapping[str, nn.Module], policies: Mapping[str, Policy]) -> Policy | None:
-    while path:
-        path = path.rpartition(".")[0]
-        if path in policies and not _is_never_called(paths[path]):
-            return policies[path]
-    return None
 
 
 class _Call(NamedTuple):

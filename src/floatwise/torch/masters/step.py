@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of any optimizer on parameters with masters: the result is that of float32 weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
+
+from floatwise.torch.masters.flat import is_sharded, local
+from floatwise.torch.masters.fused import FusedSteps, is_ready
+from floatwise.torch.masters.granularity import Granularity, granularity_of
+from floatwise.torch.masters.master import Stochastic
+from floatwise.torch.masters.registry import Stored, stored_of
+from floatwise.torch.masters.stand_ins import StandIns, only_these
+
+__all__ = ["MasterStep"]
+
+# Elements of whole parameters that are in float32 at a time, unless one alone is larger. Chosen: 16 MiB of values
+# and as many of gradients are nothing beside a model that needs 16-bit weights.
+_ELEMENTS_AT_A_TIME = 2**22
+
+# How many steps there were, in every group of an optimizer whose weights are rounded by chance. There, since groups
+# are part of every kind of checkpoint.
+_STEPS = "stochastic_rounding_steps"
+
+
+class MasterStep:
+    """Takes an optimizer's steps.
+
+    Args:
+      optimizer: Any optimizer; the parameters in its groups that have masters are updated in float32, the others as
+        always.
+      granularity: How much it must see at once; None for what is known of its class.
+    """
+
+    def __init__(self, optimizer: Optimizer, granularity: Granularity | None = None) -> None:
+        self.optimizer = optimizer
+        self._granularity = granularity
+        self._fused = FusedSteps(optimizer)
+        self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._all: StandIns | None = None
+        self._is_within = False
+
+    def run(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps once and returns the loss of `closure`."""
+        self.recover()
+        granularity = self._granularity or granularity_of(self.optimizer)
+        if granularity == "all":
+            return self._at_once(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._number_the_step()
+        waiting = list(self._with_gradients())
+        if granularity == "part":
+            waiting = self._by_parts(waiting)
+        self._by_parameters([p for _, p, _ in waiting])
+        return loss
+
+    def begin(self) -> None:
+        """Puts float32 stand-ins in all places, for a step that somebody else calls; `end` takes them out."""
+        self.recover()
+        self._number_the_step()
+        stand_ins = StandIns(self.optimizer, self._kept)
+        with torch.no_grad():
+            stand_ins.take_places(self._updated())
+        self._all = stand_ins
+
+    def end(self) -> None:
+        """Ends what `begin` began, if it did."""
+        stand_ins, self._all = self._all, None
+        if stand_ins is not None:
+            with torch.no_grad():
+                stand_ins.give_back()
+
+    def recover(self) -> None:
+        """Ends what `begin` began when an error has kept somebody else's step from reaching `end`."""
+        if not self._is_within:
+            self.end()
+
+    def around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns a closure that evaluates the loss between `begin` and `end`."""
+        return self._within(self._all.around(closure)) if self._all is not None else closure
+
+    def with_stand_ins(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method of the optimizer, such as `first_step` of SAM, that sees float32 parameters."""
+
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._all is not None:
+                return method(*args, **kwargs)
+            self.begin()
+            try:
+                return self._within(method)(*args, **kwargs)
+            finally:
+                self.end()
+
+        return call
+
+    # -- details ------------------------------------------------------------------------------------------------
+
+    def _at_once(self, closure: Callable[[], Any] | None) -> Any:
+        self.begin()
+        try:
+            return self._within(self._unhooked_step)(None if closure is None else self.around(closure))
+        finally:
+            self.end()
+
+    def _within(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before, self._is_within = self._is_within, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._is_within = before
+
+        return call
+
+    def _by_parts(self, waiting: list[tuple[dict[str, Any], Tensor, Stored]]) -> list[Any]:
+        """Updates what it can and returns the rest: parameters in their first step."""
+        ready: dict[int, list[tuple[Tensor, Stored]]] = {}
+        rest = []
+        for group, parameter, stored in waiting:
+            if is_ready(self.optimizer, group, parameter):
+                ready.setdefault(id(group), []).append((parameter, stored))
+            else:
+                rest.append((group, parameter, stored))
+        with torch.no_grad():
+            for group in self.optimizer.param_groups:
+                chosen = ready.get(id(group), [])
+                self._fused.step(group, chosen)
+                for parameter, _ in chosen:
+                    torch.autograd.graph.increment_version(local(parameter))
+        return rest
+
+    def _by_parameters(self, parameters: list[Tensor]) -> None:
+        for some in _portions(parameters):
+            with only_these(self.optimizer, some):
+                stand_ins = StandIns(self.optimizer)
+                with torch.no_grad():
+                    stand_ins.take_places(some)
+                try:
+                    self._unhooked_step()
+                finally:
+                    with torch.no_grad():
+                        stand_ins.give_back()
+        others = [p for p in self._parameters() if stored_of(p) is None and p.grad is not None]
+        if others:
+            with only_these(self.optimizer, others):
+                self._unhooked_step()
+
+    def _unhooked_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Calls the step that the optimizer's class defines, without the hooks that PyTorch wraps around it."""
+        step: Any = type(self.optimizer).step
+        while getattr(step, "hooked", False):
+            step = step.__wrapped__
+        return step(self.optimizer) if closure is None else step(self.optimizer, closure)
+
+    def _number_the_step(self) -> None:
+        groups = self.optimizer.param_groups
+        steps = max((group.get(_STEPS, 0) for group in groups), default=0)
+        is_by_chance = False
+        for index, parameter in enumerate(self._parameters()):
+            stored = stored_of(parameter)
+            if stored is not None and isinstance(stored.master, Stochastic):
+                stored.master.chance = (steps, index, *_shard(parameter))
+                is_by_chance = True
+        if is_by_chance:
+            for group in groups:
+                group[_STEPS] = steps + 1
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+
+    def _updated(self) -> list[Tensor]:
+        # Of the frozen ones, those with gradients: an optimizer looks at nothing else.
+        return [p for p in self._parameters() if stored_of(p) is not None and (p.requires_grad or p.grad is not None)]
+
+    def _with_gradients(self) -> Iterator[tuple[dict[str, Any], Tensor, Stored]]:
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                stored = stored_of(parameter)
+                if stored is not None and parameter.grad is not None:
+                    yield group, parameter, stored
+
+
+def _portions(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    portion: list[Tensor] = []
+    elements = 0
+    for parameter in parameters:
+        size = local(parameter).numel()
+        if portion and elements + size > _ELEMENTS_AT_A_TIME:
+            yield portion
+            portion, elements = [], 0
+        portion.append(parameter)
+        elements += size
+    if portion:
+        yield portion
+
+
+def _shard(parameter: Any) -> tuple[int, ...]:
+    """Returns which shard of a parameter this process holds, the same for replicas of it."""
+    if not is_sharded(parameter):
+        return ()
+    places = zip(parameter.device_mesh.get_coordinate(), parameter.placements, strict=True)
+    return tuple(0 if placement.is_replicate() else coordinate for coordinate, placement in places)
