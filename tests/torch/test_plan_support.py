@@ -37,9 +37,15 @@ def test_unknown_names_say_what_there_is() -> None:
         as_plan("no/such/plan.toml")
 
 
-def test_what_is_not_applied_is_named() -> None:
-    with pytest.raises(PlanError, match=r"reductions\.reduce_dtype 'bfloat16'"):
-        check_plan(recipe("bf16-mixed", reductions=Reductions(reduce_dtype="bfloat16")))
+@pytest.mark.parametrize("key", ["accumulate_dtype", "buffer_dtype"])
+def test_what_is_not_applied_is_named(key: str) -> None:
+    with pytest.raises(PlanError, match=rf"reductions\.{key} 'bfloat16'.*\n.*write {key} = 'float32'"):
+        check_plan(recipe("bf16-mixed", reductions=Reductions.model_validate({key: "bfloat16"})))
+
+
+def test_gradients_may_be_summed_over_processes_in_16_bits() -> None:
+    plan = recipe("bf16-mixed", reductions=Reductions(reduce_dtype="bfloat16"))
+    assert check_plan(plan) is plan
 
 
 def test_lower_modules_in_a_float32_plan_are_refused() -> None:

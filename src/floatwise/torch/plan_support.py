@@ -18,7 +18,7 @@ __all__ = ["APPLIED_RECIPES", "TORCH_DTYPES", "as_plan", "check_plan"]
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 #: The recipes that can be given to `prepare` as they are.
-APPLIED_RECIPES = ("bf16-mixed", "fp16-mixed", "fp32", "tf32")
+APPLIED_RECIPES = ("bf16-master", "bf16-mixed", "fp16-master", "fp16-mixed", "fp32", "tf32")
 
 
 def as_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
@@ -43,8 +43,8 @@ def check_plan(plan: Plan) -> Plan:
     """Returns `plan` when this runtime applies all of it.
 
     Raises:
-      PlanError: It asks for 16-bit weights or gradient sums, for float8, or for modules that compute lower
-        than a float32 default.
+      PlanError: It asks for float8, for gradient sums over batches or buffers in 16 bits, or for modules that
+        compute lower than a float32 default.
     """
     fault = next(_unsupported(plan), None)
     if fault:
@@ -63,13 +63,14 @@ def _unsupported(plan: Plan) -> Iterator[tuple[str, str]]:
                 "use 'bf16-mixed'; for float8 products convert the model with "
                 "torchao.float8.convert_to_float8_training",
             )
-        if policy.param_dtype != "float32":
-            mixed = "fp16-mixed" if policy.param_dtype == "float16" else "bf16-mixed"
+        if policy.param_dtype != "float32" and policy.compute_dtype == "float32":
             yield (
-                f"param_dtype {policy.param_dtype!r}{where}",
-                (f"use {mixed!r}: weights stay float32, products are computed in 16 bits"),
+                f"param_dtype {policy.param_dtype!r} and compute_dtype 'float32'{where}",
+                "write param_dtype = 'float32' there: 16-bit weights are multiplied in 16 bits",
             )
-    for key, dtype in plan.reductions:
+    # Gradients are summed over processes in any format (`distributed`), and over batches in float32, as are buffers.
+    for key in ("accumulate_dtype", "buffer_dtype"):
+        dtype = getattr(plan.reductions, key)
         if dtype != "float32":
             yield f"reductions.{key} {dtype!r}", f"write {key} = 'float32' in [reductions]"
     if plan.compute_dtype == "float32":
