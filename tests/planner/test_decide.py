@@ -68,7 +68,7 @@ def test_every_device_gets_a_decision_that_can_be_written_and_read(device: str) 
         ("cpu-avx2", "bf16-mixed", "no_matrix_unit"),
         ("nvidia-a100", "fp8-tensorwise", "no_matrix_unit"),
         ("nvidia-h100", "fp8-tensorwise", "not_applied"),
-        ("nvidia-h100", "bf16-master", "not_applied"),
+        ("nvidia-t4", "bf16-master", "no_matrix_unit"),
     ],
 )
 def test_refusals_say_why(device: str, recipe: str, code: str) -> None:
@@ -76,6 +76,21 @@ def test_refusals_say_why(device: str, recipe: str, code: str) -> None:
     status, codes = verdict(decision, recipe)
     assert status == "refused"
     assert codes[0] == code
+
+
+@pytest.mark.parametrize(
+    ("device", "recipe", "codes"),
+    [
+        ("nvidia-h100", "bf16-master", ("better_accepted", "has_matrix_unit", "master_split")),
+        ("nvidia-t4", "fp16-master", ("better_accepted", "master_copy")),
+    ],
+)
+def test_16_bit_weights_are_offered_and_not_chosen(device: str, recipe: str, codes: tuple[str, ...]) -> None:
+    decision = decide(make_recording(), get_device(device), here=False, wanted_steps=20)
+    status, said = verdict(decision, recipe)
+    assert (status, said[: len(codes)]) == ("accepted", codes)
+    assert decision.recipe != recipe
+    assert "stalls" not in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -87,4 +88,5 @@ def _by_hardware(script: str) -> Plan:
 
 
 def _tell(sentence: str) -> None:
-    print(f"floatwise: {sentence}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"floatwise: {sentence}", file=sys.stderr)

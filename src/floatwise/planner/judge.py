@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from floatwise.formats import get_format
 from floatwise.hardware import Device
@@ -32,12 +33,7 @@ _FORMAT_OF = {
     "bf16-master": "bfloat16",
     "fp16-master": "float16",
 }
-_INSTEAD = {
-    "bf16-master": "bf16-mixed",
-    "fp16-master": "fp16-mixed",
-    "fp8-tensorwise": "bf16-mixed",
-    "fp8-rowwise": "bf16-mixed",
-}
+_INSTEAD = {"fp8-tensorwise": "bf16-mixed", "fp8-rowwise": "bf16-mixed"}
 
 
 def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
@@ -58,7 +54,14 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
         return Verdict(recipe, "accepted", (hardware, Reason("tf32_only_products")))
     if recipe == "bf16-mixed":
         return Verdict(recipe, "accepted", (hardware, _bfloat16_range(recording), *_stalls(recording, "bfloat16")))
-    return _float16(recording, hardware)
+    if recipe == "bf16-master":
+        # What stalls in 16-bit weights does not with their masters.
+        return Verdict(recipe, "accepted", (hardware, Reason("master_split"), _bfloat16_range(recording)))
+    verdict = _float16(recording, hardware)
+    if recipe == "fp16-master" and verdict.status == "accepted":
+        reasons = tuple(reason for reason in verdict.reasons if reason.code != "stalls")
+        return replace(verdict, recipe=recipe, reasons=(Reason("master_copy"), *reasons))
+    return replace(verdict, recipe=recipe)
 
 
 def _hardware(unit: str, device: Device) -> Reason:

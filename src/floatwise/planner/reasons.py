@@ -45,6 +45,16 @@ _HARDWARE = {
         "Floatwise's PyTorch runtime does not apply {recipe} yet; {instead} is what it can run today.",
         "Floatwise 的 PyTorch 运行时目前还不支持 {recipe}；现在可用的是 {instead}。",
     ),
+    "master_split": Text(
+        "Weights and gradients in bfloat16 and exact float32 updates: 14 bytes a parameter with Adam, where "
+        "bf16-mixed needs 16 and casts; for when memory decides (`floatwise run --recipe bf16-master`).",
+        "权重和梯度用 bfloat16 存储，更新与 float32 完全一致：使用 Adam 时每个参数 14 字节，而 bf16-mixed 为 16 字节"
+        "外加转换副本；适合显存吃紧的情形（`floatwise run --recipe bf16-master`）。",
+    ),
+    "master_copy": Text(
+        "Weights and gradients in float16 beside a float32 copy: as large as fp16-mixed without its casts.",
+        "权重和梯度用 float16 存储，另存一份 float32 副本：与 fp16-mixed 同样大小，但省去转换副本。",
+    ),
     "tf32_only_products": Text(
         "TensorFloat-32 speeds up float32 products without any cast; it saves no memory.",
         "TensorFloat-32 无需转换即可加速 float32 乘法，但不节省内存。",

@@ -81,7 +81,7 @@ class Observer:
         """An optimizer is about to update; None is the script's own update by hand."""
 
     def closure_wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """An optimizer step was given a closure; returns the closure it gets."""
+        """An optimizer step that is about to start was given a closure; returns the closure it gets."""
         return closure
 
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import os
 import random
+import re
 import sys
 import threading
 import types
@@ -83,6 +84,10 @@ def _shift(patches: Patches, owner: object, name: str, offset: int) -> None:
     patches.replace(owner, name, make)
 
 
+#: How PyTorch 2.6 to 2.13 says that operands differ in format: by the C++ names of the formats.
+_MIXED_FORMATS = re.compile(r"BFloat16|Half|c10::|same dtype|scalar type")
+
+
 def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
     """Returns what a person is told about the script's failure, and the traceback trimmed to their frames."""
     if isinstance(error, ScriptError):
@@ -108,5 +113,11 @@ def _what_next(error: BaseException) -> str:
     if "CUDA" in text and not torch.cuda.is_available():
         return (
             "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
+        )
+    if isinstance(error, RuntimeError) and _MIXED_FORMATS.search(text):
+        return (
+            "\na tensor in 16 bits met one in another format. Where the plan stores weights in 16 bits (bf16-master, "
+            "fp16-master), a mixed recipe keeps them float32: --recipe bf16-mixed; or keep this module in float32 by "
+            "an entry under [[modules]] in a plan file"
         )
     return "\nfirst make the script run by itself: python " + (sys.argv[0] if sys.argv else "")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from floatwise.tap.events import Found
 from floatwise.tap.frames import users_line
@@ -48,6 +49,8 @@ class ExistingPrecision:
         #: The plan's own scaler's state, which the script's checkpoints get in place of its switched-off scaler's.
         self.scaler_state: Callable[[], dict[str, Any] | None] | None = None
         self.load_scaler_state: Callable[[dict[str, Any]], None] | None = None
+        #: Says of a tensor in 16 bits whether the plan stores it so.
+        self.is_planned: Callable[[torch.Tensor], bool] = lambda tensor: False
         self._reported: set[Found] = set()
         self._raised: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -70,6 +73,7 @@ class ExistingPrecision:
         patches.replace(torch, "set_default_tensor_type", self._default_tensor_type)
         patches.replace(torch, "compile", self._compile)
         patches.replace(torch.optim.Optimizer, "add_param_group", self._param_group)
+        patches.replace(DistributedDataParallel, "__init__", self._wrap_in_ddp)
 
     def found(self, kind: str, detail: str) -> None:
         """Reports something at the user's current line, once."""
@@ -175,7 +179,9 @@ class ExistingPrecision:
 
     def _tensor_to(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and not tensor.dtype.is_complex and _sixteen_bit_in(args, kwargs):
+            is_asked = not torch.compiler.is_compiling() and not tensor.dtype.is_complex
+            # What FSDP2 sends and sums in 16 bits is the plan's.
+            if is_asked and _sixteen_bit_in(args, kwargs) and not _called_from("torch.distributed."):
                 args, kwargs = _with_instead(self._sixteen_bit_here(tensor), args, kwargs)
             return original(tensor, *args, **kwargs)
 
@@ -228,12 +234,22 @@ class ExistingPrecision:
 
         return add_param_group
 
+    def _wrap_in_ddp(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init(ddp: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            # Afterwards it would be too late: DDP does not notice a new dtype, and stops summing the gradients.
+            self.raise_weights([*module.parameters(), *module.buffers()])
+            original(ddp, module, *args, **kwargs)
+
+        return init
+
     def raise_weights(self, parameters: list[torch.Tensor]) -> None:
         """Makes 16-bit parameters float32 in place, so that the optimizer keeps float32 states."""
         for parameter in parameters:
-            if parameter.dtype in SIXTEEN_BIT:
+            if parameter.dtype in SIXTEEN_BIT and not self.is_planned(parameter):
                 self.found("found_low_precision_weights", _name(parameter.dtype))
-                parameter.data = parameter.data.float()
+                parameter.data = value = parameter.data.float()
+                if hasattr(parameter, "_local_tensor"):  # a DTensor keeps its part and its metadata beside `data`
+                    parameter._local_tensor, parameter._spec = value._local_tensor, value._spec  # type: ignore[attr-defined]
 
     def raise_inputs(self, root: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Makes a model that came in 16 bits (a checkpoint, a file) and its 16-bit inputs float32."""
@@ -241,6 +257,11 @@ class ExistingPrecision:
             self._raised.add(root)
             self.raise_weights([*root.parameters(), *root.buffers()])
         return map_tensors(args, to_float32), map_tensors(kwargs, to_float32)
+
+
+def _called_from(package: str) -> bool:
+    """True when the caller of the function that asks belongs to `package`."""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith(package)
 
 
 def _name(dtype: torch.dtype) -> str:

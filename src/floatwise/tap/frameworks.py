@@ -31,6 +31,12 @@ def recognise_trainers(existing: ExistingPrecision) -> None:
         "transformers.training_args": lambda m: _wrap_training_arguments(existing, m),
         "accelerate.accelerator": lambda m: _wrap_init(existing, m, "Accelerator", _accelerate),
         "deepspeed": lambda m: existing.tap.patches.replace(m, "initialize", lambda f: _deepspeed(existing, f)),
+        "torch.distributed.fsdp.fully_sharded_data_parallel": lambda m: _wrap_init(
+            existing, m, "FullyShardedDataParallel", _fsdp1
+        ),
+        "torch.distributed.fsdp": lambda m: existing.tap.patches.replace(
+            m, "fully_shard", lambda f: _fully_shard(existing, f)
+        ),
     }
     for package in ("lightning.pytorch", "pytorch_lightning"):
         known[f"{package}.trainer.trainer"] = lambda m: _wrap_init(existing, m, "Trainer", _lightning)
@@ -97,6 +103,30 @@ def _lightning(kwargs: dict[str, Any]) -> list[str]:
         return []
     kwargs["precision"] = "32-true"
     return [f"precision={asked!r}"]
+
+
+def _fsdp1(kwargs: dict[str, Any]) -> list[str]:
+    asked = kwargs.pop("mixed_precision", None)
+    return [] if asked is None else [f"mixed_precision={_dtypes(asked)}"]
+
+
+def _fully_shard(existing: ExistingPrecision, original: Any) -> Any:
+    @functools.wraps(original)  # with what `contract` has hung onto it
+    def fully_shard(*args: Any, **kwargs: Any) -> Any:
+        asked = _dtypes(kwargs.pop("mp_policy", None))
+        if asked != "None":
+            existing.found("found_trainer_setting", f"fully_shard(mp_policy={asked})")
+        return original(*args, **kwargs)
+
+    return fully_shard
+
+
+def _dtypes(policy: Any) -> str:
+    """Returns the formats that a mixed precision of FSDP's asks for, as they are written."""
+    names = ("param_dtype", "reduce_dtype", "buffer_dtype", "output_dtype")
+    asked = [(name, getattr(policy, name, None)) for name in names]
+    told = [f"{name}={str(dtype).removeprefix('torch.')}" for name, dtype in asked if dtype is not None]
+    return f"{type(policy).__name__}({', '.join(told)})" if told else "None"
 
 
 #: Blocks of a DeepSpeed 0.19 configuration that choose a 16-bit or 8-bit precision.

@@ -74,9 +74,10 @@ class StepTap:
         if self.tap.is_elsewhere():
             return None
         self._optimizer_seen = True
+        with_closure = self._with_wrapped_closure(args, kwargs)
         for observer in self.tap.observers:
             observer.step_starts(optimizer)
-        return self._with_wrapped_closure(args, kwargs)
+        return with_closure
 
     def _with_wrapped_closure(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -8,6 +8,7 @@ float32, as CUDA's autocast would a loss, and nothing that the script does besid
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,9 +27,14 @@ from floatwise.tap.events import Observer
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.tensors import map_tensors, to_float32
 from floatwise.torch.cuda_policy import CudaPolicy
+from floatwise.torch.distributed import DistributedFormats
+from floatwise.torch.distributed_shards import shards_of
 from floatwise.torch.islands import apply_islands
+from floatwise.torch.masters import stored_of
+from floatwise.torch.paths import module_paths
 from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
 from floatwise.torch.region import autocast_region
+from floatwise.torch.run_masters import RunMasters
 from floatwise.torch.scaled_backward import ScaledBackward
 
 __all__ = ["AppliedPlan"]
@@ -54,6 +60,8 @@ class AppliedPlan(Observer):
     def __init__(self, plan: Plan) -> None:
         self.plan = check_plan(plan)
         self.scaling = ScaledBackward(plan.loss_scale) if plan.loss_scale is not None else None
+        self.masters = RunMasters(plan, self._paths_of) if plan.weights.master != "none" else None
+        self.distributed = DistributedFormats(plan)
         self.unmatched = [entry.module for entry in plan.modules]
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._seen_modules = False
@@ -73,6 +81,9 @@ class AppliedPlan(Observer):
         if self.scaling is not None:
             existing.scaler_state, existing.load_scaler_state = self.scaling.state_dict, self.scaling.load_state_dict
         tap.patches.replace(torch.autograd, "grad", self._outside_region)
+        if self.masters is not None:
+            self.masters.install(tap.patches)
+            existing.is_planned = lambda tensor: stored_of(tensor) is not None
         if self.compute_dtype is not None:
             tap.patches.replace(F, "binary_cross_entropy", _in_float32)
             # Held throughout: checkpointed blocks compute their forward again during the backward pass.
@@ -91,6 +102,8 @@ class AppliedPlan(Observer):
             self._prepare(root)
         if self._existing is not None:
             args, kwargs = self._existing.raise_inputs(root, args, kwargs)
+        if self.masters is not None:
+            self.masters.store(root)
         self._open(_device_type(root), opener=id(root))
         return args, kwargs
 
@@ -116,6 +129,8 @@ class AppliedPlan(Observer):
     @override
     def backward_starts(self, roots: Sequence[Tensor]) -> Sequence[Tensor]:
         self._close()
+        if self.masters is not None:
+            self.masters.before_backward()
         return roots if self.scaling is None else self.scaling.scale(roots)
 
     @override
@@ -132,14 +147,19 @@ class AppliedPlan(Observer):
         self._close()
         if self.scaling is not None:
             self.scaling.before_step(optimizer)
+        if self.masters is not None and optimizer is not None:
+            self.masters.before_step(optimizer)
 
     @override
     def closure_wrapped(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        return closure if self.scaling is None else self.scaling.wrap_closure(closure)
+        wrapped = closure if self.scaling is None else self.scaling.wrap_closure(closure)
+        return wrapped if self.masters is None else self.masters.closure_given(wrapped)
 
     @override
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
         torch.clear_autocast_cache()
+        if self.masters is not None:
+            self.masters.after_step()
         if self.scaling is not None:
             self.scaling.after_step(optimizer)
         if not self._seen_modules and optimizer is not None:
@@ -174,9 +194,16 @@ class AppliedPlan(Observer):
 
         return grad
 
+    def _paths_of(self, model: nn.Module) -> dict[str, nn.Module]:
+        if self._tap is None:
+            return module_paths(model)
+        return {self._tap.paths.of(module): module for module in model.modules()}
+
     def _prepare(self, root: nn.Module) -> None:
         if self.scaling is not None:
             self.scaling.watch(root.parameters())
+        if self.distributed.apply(root, self._paths_of(root)) and self.scaling is not None:
+            self.scaling.share(root.parameters(), functools.partial(shards_of, root))
         if self.plan.modules and self._tap is not None:
             islands = apply_islands(root, self.plan, name_of=self._tap.paths.of)
             # A script's models come one by one: a glob is unmatched when no model has a module for it.

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 __all__ = ["PeakMemoryMeter"]
 
@@ -71,11 +73,22 @@ _MARK = "floatwise: the measured iteration begins"
 def _live_bytes() -> int:
     storages: dict[int, int] = {}
     for tensor in _live_tensors():
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-            continue
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
+        for part in _parts(tensor):
+            storage = part.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yields the CPU tensors that hold the elements: a DTensor or a quantized state has no storage of its own."""
+    wrapper: Any = tensor
+    if is_traceable_wrapper_subclass(wrapper):
+        names, _ = wrapper.__tensor_flatten__()
+        for part in (getattr(wrapper, name) for name in names):
+            if isinstance(part, Tensor):  # a DTensor names its mesh as well
+                yield from _parts(part)
+    elif tensor.device.type == "cpu" and tensor.layout is torch.strided and not isinstance(tensor, FakeTensor):
+        yield tensor
 
 
 def _live_tensors() -> Iterator[Tensor]:

@@ -2,8 +2,9 @@
 """Loss scaling for a script that does not scale: gradients reach `.grad` unscaled, bad steps change nothing.
 
 The script clips, logs and accumulates its gradients between backward pass and update, so they must be unscaled by
-then: a hook on each parameter unscales a gradient before it is accumulated. A step after a non-finite gradient finds
-no gradients: every torch optimizer passes over parameters without one, weight decay and step count included.
+then: a hook on each parameter unscales a gradient before it is accumulated. Gradients of 16-bit weights and of FSDP2's
+shards are unscaled after the pass, in float32, where small ones do not vanish. A step after a non-finite gradient
+finds no gradients: every torch optimizer passes over parameters without one, weight decay and step count included.
 """
 
 from __future__ import annotations
@@ -13,16 +14,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.plan import LossScale
 from floatwise.tap.backward import leaves_of
+from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
+from floatwise.torch.distributed_shards import GATHERED
 from floatwise.torch.loss_scaler import LossScaler
+from floatwise.torch.masters.flat import local
+from floatwise.torch.stored_weights import allow_float32_grad, raise_grad
 
 __all__ = ["ScaledBackward"]
 
 #: Times a closure is evaluated again at a smaller scale before its non-finite gradients are let through: from 2^24
 #: down to 1 and some.
 _CLOSURE_ATTEMPTS = 26
+#: What ranks tell each other before a step: a gradient in `.grad` is not finite, or one of the last backward pass.
+_IN_GRAD, _IN_PASS = 1.0, 2.0
 #: Set on a tensor whose gradients are unscaled.
 _WATCHED = "_floatwise_unscaled"
 
@@ -45,6 +53,9 @@ class ScaledBackward:
         self._in_backward = False
         self._optimizer_seen = False
         self._hidden: list[tuple[Tensor, Tensor]] = []
+        self._set_aside: list[tuple[Tensor, Tensor | None]] = []
+        self._shared: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._shards: list[Callable[[], Iterable[Tensor]]] = []
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -61,10 +72,22 @@ class ScaledBackward:
         if self._scaler is not None:
             self._scaler.load_state_dict(self._loaded)
 
+    def share(self, parameters: Iterable[Tensor], shards: Callable[[], Iterable[Tensor]]) -> None:
+        """Makes all ranks decide together after each backward pass of a model that is distributed over them.
+
+        Args:
+          parameters: The model's.
+          shards: Gives those of them that FSDP2 shards. Their gradients are unscaled after the pass, in the shards:
+            what autograd sees of them is gathered, may have 16 bits, and is summed over the ranks afterwards.
+        """
+        for parameter in parameters:
+            self._shared[parameter] = True
+        self._shards.append(shards)
+
     def watch(self, parameters: Iterable[Tensor]) -> None:
         """Unscales the gradients of these parameters from now on, before the script's own hooks see them."""
         for parameter in parameters:
-            if parameter.requires_grad and not hasattr(parameter, _WATCHED):
+            if parameter.requires_grad and not hasattr(parameter, _WATCHED) and not hasattr(parameter, GATHERED):
                 setattr(parameter, _WATCHED, True)
                 handle = parameter.register_hook(self._unscaled)
                 hooks: Any = parameter._backward_hooks
@@ -77,12 +100,21 @@ class ScaledBackward:
         # In every pass: scripts unfreeze, grow, clone and perturb, and each leaf's gradient is to be unscaled.
         self._leaves = list(leaves_of(roots))
         self.watch(self._leaves)
+        low = [leaf for leaf in self._leaves if leaf.dtype is torch.float16 and not hasattr(leaf, GATHERED)]
+        shards = [parameter for give in self._shards for parameter in give()]
+        self._set_aside = [(leaf, leaf.grad) for leaf in (*low, *shards)]
+        for leaf, _ in self._set_aside:
+            leaf.grad = None
         return [scaler.scale(root) for root in roots]
 
     def after_backward(self) -> None:
         """Clears bad gradients where no optimizer could pass over them: the script updates by hand."""
         self._in_backward = False
-        leaves, self._leaves = self._leaves, []
+        late = self._unscale_late()
+        leaves, self._leaves = [*self._leaves, *late], []
+        if self._found_inf is not None and any(leaf in self._shared or hasattr(leaf, GATHERED) for leaf in leaves):
+            here = self._found_inf.device
+            self._found_inf.copy_(found_inf_everywhere({here: self._found_inf}, ())[here])
         if not self._optimizer_seen and self._is_bad():
             for leaf in leaves:
                 if leaf.grad is not None:
@@ -94,8 +126,7 @@ class ScaledBackward:
             return
         self._optimizer_seen = True
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        # The gradients themselves decide: a bad one may be left from an earlier pass of an accumulation.
-        if self._is_bad() or not _all_finite(p.grad for p in stepped):
+        if self._must_skip(optimizer):
             self._hidden = [(p, p.grad) for p in stepped]
             for parameter in stepped:
                 parameter.grad = None
@@ -145,22 +176,47 @@ class ScaledBackward:
     def _unscaled(self, grad: Tensor) -> Tensor:
         if not self._in_backward or self._inverse is None or self._found_inf is None:
             return grad  # `torch.autograd.grad`, which is not scaled
+        if grad.dtype is torch.float16:
+            return grad  # see `_unscale_late`
         if grad.requires_grad:  # backward(create_graph=True)
             self._found_inf.add_((~grad.detach().isfinite().all()).float())
             return grad * self._inverse
         unscaled = grad.coalesce() if grad.is_sparse else grad.clone()
-        values = unscaled._values() if grad.is_sparse else unscaled
+        values = unscaled._values() if grad.is_sparse else local(unscaled)
         torch._amp_foreach_non_finite_check_and_unscale_([values], self._found_inf, self._inverse)
         return unscaled
+
+    def _unscale_late(self) -> list[Tensor]:
+        """Unscales the gradients of 16-bit weights and of shards, and adds what was there before the pass."""
+        set_aside, self._set_aside = self._set_aside, []
+        if self._found_inf is None or self._inverse is None:
+            return []
+        for leaf, before in set_aside:
+            raise_grad(leaf)
+            if leaf.grad is None:
+                if before is not None:
+                    allow_float32_grad(leaf)
+                leaf.grad = before
+                continue
+            torch._amp_foreach_non_finite_check_and_unscale_([local(leaf.grad)], self._found_inf, self._inverse)
+            if before is not None:
+                leaf.grad.add_(before)
+        return [leaf for leaf, _ in set_aside]
 
     def _is_bad(self) -> bool:
         return self._found_inf is not None and bool(self._found_inf.item())
 
+    def _must_skip(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Returns whether a gradient is not finite, on any rank, and learns whether one of the last pass was not.
 
-def _all_finite(gradients: Iterable[Tensor]) -> bool:
-    values = [g._values() if g.is_sparse else g for g in gradients]
-    if not values:
-        return True
-    found = torch.zeros((), device=values[0].device)
-    torch._amp_foreach_non_finite_check_and_unscale_(values, found, torch.ones_like(found))
-    return not bool(found)
+        The gradients themselves decide: a bad one may be left from an earlier pass of an accumulation.
+        """
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        one = torch.ones((), device=parameters[0].device)
+        found = unscale_gradients(optimizer, one, torch.zeros_like(one), True)  # times one: as they are
+        if self._is_bad():
+            found[one.device] = one * _IN_PASS
+        worst = max((f.item() for f in found_inf_everywhere(found, parameters).values()), default=0.0)
+        if worst == _IN_PASS and self._found_inf is not None:
+            self._found_inf.fill_(1.0)
+        return worst >= _IN_GRAD
