@@ -8,6 +8,7 @@ FloatwiseError                 what was got, what is allowed, what to do next
 ├── PlanError                  a plan that contradicts itself, or that this runtime cannot apply (also a ValueError)
 ├── BadInputError              an argument or tensor outside what is allowed (also a ValueError)
 ├── MissingPackageError        a package that is needed and not installed   (also an ImportError)
+├── NonFiniteGradientsError    training that cannot go on: every step is skipped (also a FloatingPointError)
 └── ScriptError                the user's script failed, or never trained
 ```
 
@@ -24,6 +25,7 @@ __all__ = [
     "BadInputError",
     "FloatwiseError",
     "MissingPackageError",
+    "NonFiniteGradientsError",
     "PlanError",
     "ScriptError",
     "UnknownNameError",
@@ -72,6 +74,19 @@ class BadInputError(FloatwiseError, ValueError):
 
 class MissingPackageError(FloatwiseError, ImportError):
     """A package that is needed here and not installed; the message says how to install it."""
+
+
+class NonFiniteGradientsError(FloatwiseError, FloatingPointError):
+    """Step after step is skipped because gradients are not finite; the weights are as after the last good step.
+
+    Attributes:
+      gradients: The parameters whose gradients are not finite, as `floatwise.torch` describes them.
+      consecutive_skips: How many steps in a row were skipped.
+    """
+
+    def __init__(self, message: str, gradients: Iterable[object] = (), consecutive_skips: int = 0) -> None:
+        self.gradients, self.consecutive_skips = tuple(gradients), consecutive_skips
+        super().__init__(message)
 
 
 class ScriptError(FloatwiseError):

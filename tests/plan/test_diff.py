@@ -90,6 +90,8 @@ def test_the_order_of_modules_counts() -> None:
         (Change("float32_matmul", "ieee", "tf32"), "may use TF32", "TF32"),
         (Change("weights.master", "none", "split"), "16 trailing bits", "低 16 位"),
         (Change("loss_scale.mode", "dynamic", None), "no longer scaled", "不再"),
+        (Change("loss_scale.growth", "fixed", "headroom"), "only where gradients leave room", "留有余量"),
+        (Change("loss_scale.growth", "headroom", "fixed"), "as PyTorch's does", "与 PyTorch 一致"),
         (Change("loss_scale.initial_scale", 8.0, 16.0), "another loss scale", "不同的损失缩放系数"),
         (
             Change('modules["a"].policy.compute_dtype', None, "float32"),

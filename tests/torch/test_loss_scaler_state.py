@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import json
 import math
 import pickle
 from collections.abc import Callable
@@ -66,6 +68,80 @@ class TestState:
             LossScaler("cpu").load_state_dict({"scale": 4.0})
 
 
+class TestResume:
+    """A run that is saved and loaded goes on as one that was never interrupted."""
+
+    @staticmethod
+    def run(s: LossScaler, updates: range) -> list[tuple[float, int, int]]:
+        seen = []
+        for i in updates:
+            s.scale(torch.ones(()))
+            overflows = s.get_scale() >= 2.0**12 or i % 41 == 40
+            s.update_from(torch.tensor(float(overflows)), torch.tensor(s.get_scale() / (1 + i // 50)))
+            seen.append((s.get_scale(), s.skipped_steps, s.consecutive_skips))
+        return seen
+
+    @pytest.mark.parametrize("saved_at", [0, 1, 27, 28, 41, 77, 150])
+    @pytest.mark.parametrize("growth", ["headroom", "fixed"])
+    @pytest.mark.parametrize("by", ["state", "pickle", "copy"])
+    def test_it_is_exact(self, by: str, growth: Any, saved_at: int) -> None:
+        settings: dict[str, Any] = {
+            "init_scale": 2.0**11,
+            "growth_interval": 7,
+            "growth": growth,
+            "headroom_bits": 3,
+            "hysteresis": 2,
+            "window_log2": (0, 14),
+            "alarm_after": None,
+        }
+        s = LossScaler("cpu", **settings)
+        expected = self.run(s, range(200))
+        first = LossScaler("cpu", **settings)
+        seen = self.run(first, range(saved_at))
+        second = LossScaler("cpu", **settings)
+        if by == "state":
+            # As torch.load(weights_only=True) and JSON give it back: plain numbers in plain containers.
+            second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        else:
+            second = pickle.loads(pickle.dumps(first)) if by == "pickle" else copy.deepcopy(first)
+        assert seen + self.run(second, range(saved_at, 200)) == expected
+
+    def test_a_state_of_grad_scaler_begins_a_new_account(self) -> None:
+        s = used()
+        s.load_state_dict(GradScaler("cpu", init_scale=32.0).state_dict())
+        assert (s.get_scale(), s.skipped_steps, s.history) == (32.0, 0, [])
+        assert s.state_dict()["_headroom"] == LossScaler("cpu").state_dict()["_headroom"]
+
+    def test_a_state_from_fixed_growth_loads_into_headroom_and_back(self) -> None:
+        fixed = LossScaler("cpu", growth="fixed", init_scale=32.0)
+        s = LossScaler("cpu")
+        s.load_state_dict(fixed.state_dict())
+        assert s.get_scale() == 32.0
+        fixed.load_state_dict(s.state_dict())
+        assert "_headroom" not in fixed.state_dict()
+
+    def test_the_history_is_pickled_and_not_in_the_state(self) -> None:
+        s = used()
+        other = LossScaler("cpu")
+        other.load_state_dict(s.state_dict())
+        assert s.history == pickle.loads(pickle.dumps(s)).history == [(2, 8.0, 4.0, True)]
+        assert other.history == []
+
+    def test_a_hysteresis_state_has_the_keys_of_nemo(self) -> None:
+        s = LossScaler("cpu", init_scale=8.0, hysteresis=3)
+        s.scale(torch.ones(()))
+        s.update_from(torch.tensor(1.0))
+        state = s.state_dict()
+        assert (state["hysteresis"], state["_hysteresis_tracker"]) == (3, 2)
+        other = LossScaler("cpu")
+        other.load_state_dict(state)
+        other.scale(torch.ones(()))
+        other.update_from(torch.tensor(1.0))
+        assert other.get_scale() == 8.0
+        other.update_from(torch.tensor(1.0))
+        assert other.get_scale() == 4.0
+
+
 class TestFromPlan:
     def test_none_is_disabled(self) -> None:
         assert not LossScaler.from_plan(None, device="cpu").is_enabled()
@@ -78,11 +154,21 @@ class TestFromPlan:
             growth_factor=4.0,
             backoff_factor=0.25,
             growth_interval=7,
+            growth="headroom",
+            headroom_bits=6,
+            hysteresis=3,
             floor=2.0,
             ceiling=512.0,
+            window_log2=(3, 8),
         )
         s = LossScaler.from_plan(setting, device="cpu")
-        assert s.state_dict() == {
+        state = s.state_dict()
+        assert state.pop("_headroom", None) == (
+            {"peak": 0.0, "age": 0, "hold": math.inf, "overflow_scale": 512.0, "overflow_peak": 0.0}
+            if mode == "dynamic"
+            else None
+        )
+        assert state == {
             "scale": 128.0,
             "growth_factor": 4.0,
             "backoff_factor": 0.25,
@@ -90,7 +176,23 @@ class TestFromPlan:
             "_growth_tracker": 0,
             "floor": 2.0,
             "ceiling": 512.0,
+            "hysteresis": 3,
+            "_hysteresis_tracker": 3,
+            "updates": 0,
             "skipped_steps": 0,
             "consecutive_skips": 0,
         }
         assert s.dynamic == (mode == "dynamic")
+        assert s._growth is None or s._growth.headroom_bits == 6
+
+    def test_fixed_growth_arrives(self) -> None:
+        assert LossScaler.from_plan(LossScale(growth="fixed"), device="cpu")._growth is None
+
+    def test_the_defaults_are_those_of_a_plan(self) -> None:
+        own = {name: p.default for name, p in inspect.signature(LossScaler).parameters.items()}
+        assert LossScale().model_dump() == {
+            "mode": "dynamic",
+            "initial_scale": own["init_scale"],
+            **{name: own[name] for name in ("growth_factor", "backoff_factor", "growth_interval", "growth")},
+            **{name: own[name] for name in ("headroom_bits", "hysteresis", "floor", "ceiling", "window_log2")},
+        }

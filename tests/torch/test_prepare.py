@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.torch.loop_parts import OPTIMIZERS, batches, loss_of, model, overflowing, same, weights
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn import functional
-from torch.optim import Optimizer
 
 import floatwise.torch as runtime
-from floatwise.errors import BadInputError
+from floatwise.errors import BadInputError, NonFiniteGradientsError
 from floatwise.plan import LossScale, ModulePolicy, Policy, recipe
 from floatwise.torch import Precision, StepInfo
 
@@ -33,47 +33,14 @@ def prepare() -> Iterator[Prepare]:
         precision.close()
 
 
-def model() -> nn.Module:
-    """Linear layers and GELU alone: on these, CPU autocast and CUDA autocast agree."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
-
-
-def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, 32, generator=generator), torch.randint(0, 32, (8,), generator=generator)) for _ in range(count)
-    ]
-
-
-def loss_of(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return functional.mse_loss(net(batch[0]), batch[0]) + functional.cross_entropy(net(batch[0]), batch[1])
-
-
-OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
-    "SGD": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9),
-    "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2),
-    "AdamW fused": lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2, fused=True),
-}
-
-
-def weights(net: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in net.parameters()]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def train(precision: Precision, net: nn.Module, data: list[tuple[Tensor, Tensor]], **limits: float) -> list[StepInfo]:
+def train(precision: Precision, net: nn.Module, data: list[tuple[Tensor, Tensor]], **limits: Any) -> list[StepInfo]:
     infos = []
     for batch in data:
         with precision.forward():
             loss = loss_of(net, batch)
         precision.backward(loss)
         infos.append(precision.step(**limits))
-        for optimizer in precision.optimizers:
-            optimizer.zero_grad()
+        precision.zero_grad()
     return infos
 
 
@@ -104,7 +71,8 @@ class TestParity:
     @pytest.mark.parametrize("kind", OPTIMIZERS)
     @pytest.mark.parametrize("clip_norm", [None, 0.5])
     def test_fp16_is_grad_scaler_step_by_step(self, kind: str, clip_norm: float | None, prepare: Prepare) -> None:
-        settings = LossScale(initial_scale=2.0**22, growth_interval=3)  # overflows at first, then grows
+        # Overflows at first, then grows.
+        settings = LossScale(initial_scale=2.0**22, growth_interval=3, growth="fixed")
         by_hand = model()
         optimizer = OPTIMIZERS[kind](by_hand)
         scaler = GradScaler("cpu", init_scale=settings.initial_scale, growth_interval=3)
@@ -231,15 +199,11 @@ class TestForward:
         assert seen == [False]
 
 
-def overflowing(net: nn.Module) -> Tensor:
-    return next(net.parameters()).sum() * math.inf
-
-
 class TestStep:
     @pytest.mark.parametrize("kind", OPTIMIZERS)
     @pytest.mark.parametrize("limits", [{}, {"clip_norm": 1.0}, {"clip_value": 0.1}], ids=str)
     def test_an_overflow_is_skipped_and_the_scale_halves(
-        self, kind: str, limits: dict[str, float], prepare: Prepare
+        self, kind: str, limits: dict[str, Any], prepare: Prepare
     ) -> None:
         net = model()
         precision = prepare(net, OPTIMIZERS[kind](net), "fp16-mixed")
@@ -253,19 +217,27 @@ class TestStep:
         assert train(precision, net, batches(1))[0].stepped
         assert not same(weights(net), before)
 
-    def test_the_floor_holds_after_three_hundred_overflows(self, prepare: Prepare) -> None:
+    def test_overflows_without_end_stop_at_the_floor_with_an_alarm(self, prepare: Prepare) -> None:
         net = model()
         precision = prepare(net, OPTIMIZERS["AdamW"](net), "fp16-mixed")
         before = weights(net)
-        for _ in range(300):
-            precision.optimizers[0].zero_grad()
-            precision.backward(overflowing(net))
-            assert precision.step().skipped
+
+        def skip(times: int) -> None:
+            for _ in range(times):
+                precision.zero_grad()
+                precision.backward(overflowing(net))
+                assert precision.step().skipped
+
+        skip(16)
+        with pytest.warns(UserWarning, match=r"loss scale 1, which falls no further.*'?0\.weight"):
+            skip(8)
+        with pytest.raises(NonFiniteGradientsError, match=r"0\.weight \(Linear"):
+            skip(1)
         assert precision.scaler.get_scale() == 1.0
-        assert precision.scaler.skipped_steps == 300
+        assert precision.scaler.skipped_steps == 25
         assert same(weights(net), before)
-        precision.optimizers[0].zero_grad()
-        train(precision, net, batches(1))
+        precision.zero_grad()
+        assert train(precision, net, batches(1))[0].stepped
         assert all(w.isfinite().all() for w in weights(net))
 
     @pytest.mark.parametrize("name", ["fp32", "bf16-mixed"])

@@ -30,7 +30,7 @@ REFUSED: dict[str, tuple[tuple[nn.Module, Any, str], type[FloatwiseError], str]]
     ),
     "no optimizer": ((MODEL, [], "fp32"), BadInputError, "got no optimizer"),
     "not an optimizer": ((MODEL, ["SGD"], "fp32"), BadInputError, "got str as an optimizer"),
-    "16-bit weights in the plan": ((MODEL, OPTIMIZER, "bf16-master"), PlanError, "use 'bf16-mixed'"),
+    "float8 in the plan": ((MODEL, OPTIMIZER, "fp8-tensorwise"), PlanError, "use 'bf16-mixed'"),
 }
 
 
@@ -50,7 +50,7 @@ def test_what_the_messages_suggest_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"clip_norm": 0.0}, {"clip_value": -1.0}, {"clip_norm": math.nan}], ids=str)
-def test_limits_that_are_none(limits: dict[str, float]) -> None:
+def test_limits_that_are_none(limits: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match="expected a positive number, or None not to clip"):
         prepare(MODEL, OPTIMIZER, "fp32").step(**limits)
 
@@ -58,3 +58,9 @@ def test_limits_that_are_none(limits: dict[str, float]) -> None:
 def test_one_limit_at_a_time() -> None:
     with pytest.raises(BadInputError, match="give one of them"):
         prepare(MODEL, OPTIMIZER, "fp32").step(clip_norm=1.0, clip_value=1.0)
+
+
+def test_float16_weights_need_gradients_of_another_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floatwise.torch.refusals.hasattr", lambda *_: False, raising=False)
+    with pytest.raises(PlanError, match=r"use torch 2\.10 or later, or 'fp16-mixed'"):
+        prepare(MODEL, OPTIMIZER, "fp16-master")

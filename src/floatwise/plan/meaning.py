@@ -67,6 +67,16 @@ _MEANINGS: dict[tuple[str, Any], Text] = {
         "The loss scale stays as it is: an overflow skips its step and is not answered by a smaller scale.",
         "损失缩放系数固定不变：溢出时跳过该步，但不会减小系数。",
     ),
+    ("loss_scale.growth", "headroom"): Text(
+        "The loss scale grows only where gradients leave room, and not to where it has overflowed: no step is lost to "
+        "a guess.",
+        "仅当梯度留有余量时损失缩放系数才会增大，且不会增大到曾经溢出的值：不会因试探而损失训练步。",
+    ),
+    ("loss_scale.growth", "fixed"): Text(
+        "The loss scale grows after every growth_interval good steps, as PyTorch's does: where that is too far, a step "
+        "is skipped.",
+        "每连续 growth_interval 步正常，损失缩放系数就增大，与 PyTorch 一致：若增大过头，会跳过一步。",
+    ),
     ("loss_scale.mode", "dynamic"): Text(
         "The loss scale follows the gradients: it shrinks after an overflow and grows after many good steps.",
         "损失缩放系数随梯度调整：溢出后减小，连续若干步正常后增大。",

@@ -82,8 +82,9 @@ _ScaleExponent = Annotated[int, Field(ge=-126, le=127)]
 class LossScale(PlanPart):
     """The factor on the loss that keeps small gradients above the smallest float16.
 
-    Sources of the defaults: `torch.amp.GradScaler` for start, growth, backoff and interval; floor 1 as in
-    DeepSpeed's and Megatron's `min_loss_scale`; ceiling 2**24 as in apex's `max_loss_scale`.
+    Sources of the defaults: `torch.amp.GradScaler` for start, growth, backoff, interval and hysteresis; floor 1 as in
+    DeepSpeed's and Megatron's `min_loss_scale`; ceiling 2**24 as in apex's `max_loss_scale`; headroom of 4 bits as in
+    Graphcore PopART's automatic loss scaling (`binEdgeLocation` 0.0625).
     """
 
     rules: ClassVar[tuple[Rule, ...]] = SCALE_RULES
@@ -104,6 +105,19 @@ class LossScale(PlanPart):
         ge=1,
         lt=2**31,
         description="how many steps without overflow the scale waits before it grows",
+    )
+    growth: Literal["headroom", "fixed"] = Field(
+        default="headroom",
+        description="whether the scale grows only where gradients leave room, or after every growth_interval",
+    )
+    headroom_bits: int = Field(
+        default=4,
+        ge=0,
+        le=40,
+        description="how many powers of two the largest gradient stays below float16's largest value after growth",
+    )
+    hysteresis: int = Field(
+        default=1, ge=1, lt=2**24, description="how many steps in a row must overflow before the scale backs off"
     )
     floor: float = Field(default=1.0, gt=0, description="the scale below which backing off stops")
     ceiling: float = Field(default=2.0**24, gt=0, description="the scale above which growth stops")
