@@ -114,7 +114,7 @@ def digits(reduction: str) -> tuple[nn.Module, Loss]:
     )
 
     def loss() -> Tensor:
-        some = torch.randint(len(labels), (32,))
+        some = torch.randint(len(labels), (16,))
         return F.cross_entropy(model(images[some]), labels[some], reduction=reduction)
 
     return model, loss

@@ -13,7 +13,7 @@ from tests.torch.loop_parts import batches, loss_of, model, prepared, same, sgd,
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from floatwise.torch import Precision
+from floatwise.torch import Precision, autocast_region
 from floatwise.torch.weight_cache import keeps_gradients
 
 LOW = ["bf16-mixed", "fp16-mixed"]
@@ -78,7 +78,7 @@ class TestEvaluation:
         assert len(answers) == 1
 
     def test_where_they_are_not_to_be_relied_on_there_is_no_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys.modules[Precision.__module__], "keeps_gradients", lambda: False)
+        monkeypatch.setattr(sys.modules[autocast_region.__module__], "keeps_gradients", lambda: False)
         net = model()
         with prepared(net, sgd(net), "bf16-mixed") as precision:
             with precision.forward():

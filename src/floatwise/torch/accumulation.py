@@ -38,6 +38,10 @@ class Accumulation:
         self._unreduced = False
         self._has_local_sums = False
 
+    def within(self, model: nn.Module) -> Accumulation:
+        """Returns the same for a wrapper that was put around the model since."""
+        return Accumulation(model, self._weights)
+
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
         """Context of a micro-batch; its gradients stay on the rank unless it is the last of a step."""

@@ -80,6 +80,7 @@ class AppliedPlan(Observer):
         self._tap, self._existing = tap, existing
         if self.scaling is not None:
             existing.scaler_state, existing.load_scaler_state = self.scaling.state_dict, self.scaling.load_state_dict
+            tap.patches.replace(torch.nn.utils.clip_grad, "_get_total_norm", _non_finite_is_skipped)
         tap.patches.replace(torch.autograd, "grad", self._outside_region)
         if self.masters is not None:
             self.masters.install(tap.patches)
@@ -138,9 +139,16 @@ class AppliedPlan(Observer):
         torch.clear_autocast_cache()
         if self.scaling is not None:
             self.scaling.after_backward()
+        if self.masters is not None:
+            self.masters.after_backward()
         if not self._seen_modules:
             leaf = next(iter(leaves_of(roots)), None)
             self._open(leaf.device.type if leaf is not None else "cpu")
+
+    @override
+    def backward_failed(self) -> None:
+        if self.masters is not None:
+            self.masters.after_backward()
 
     @override
     def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
@@ -218,6 +226,17 @@ def _in_float32(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(to_float32(input), to_float32(target), *args, **kwargs)
 
     return binary_cross_entropy
+
+
+def _non_finite_is_skipped(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Keeps `clip_grad_norm_(error_if_nonfinite=True)` from ending a run: under a loss scale such a step is skipped."""
+
+    def get_total_norm(
+        tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+    ) -> Tensor:
+        return original(tensors, norm_type, False, foreach)
+
+    return get_total_norm
 
 
 def _device_type(root: nn.Module) -> str:

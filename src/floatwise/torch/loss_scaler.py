@@ -69,12 +69,13 @@ class LossScaler(MovingScaler):
       backoff_factor: What it is multiplied by after an overflow. Default and advice: as `growth_factor`.
       growth_interval: Updates without overflow after which it may grow. Default: `GradScaler`'s. Give fewer for a run
         of a few thousand steps, or when gradients shrink fast.
-      enabled: False makes every method pass its argument through.
+      enabled: False makes every method pass its argument through. Give it in a script that also trains in bfloat16 or
+        float32, which need no scale.
       floor: Where backing off stops. Default: `min_loss_scale` of DeepSpeed and Megatron. Give a smaller one when
         unscaled gradients exceed 65504 and training is sound, as with a loss that is a sum over a large batch.
       ceiling: Where growth stops. Default: `max_loss_scale` of apex. Give a larger one when gradients vanish there.
-      dynamic: False keeps the scale as it is; steps with non-finite gradients are skipped all the same. For
-        reproducing a run with a static scale.
+      dynamic: False keeps the scale as it is; steps with non-finite gradients are skipped all the same. Default:
+        `GradScaler` knows nothing else. Give it to reproduce a run with a static scale.
       growth: `"headroom"` grows only as far as the gradients leave room and not to where the scale has overflowed;
         floatwise.torch.scale_growth tells how. It reads each gradient once more a step. `"fixed"` grows whenever the
         interval is over, exactly as `GradScaler`; for comparing with it, and where the extra reading shows.
@@ -89,12 +90,13 @@ class LossScaler(MovingScaler):
         has grown.)
       window_log2: The smallest and the largest power of two that lost nothing when measured, as in a plan. Growth
         treats the first beyond the largest as if it had overflowed: it is not tried until gradients have shrunk.
-        Default: nothing was measured.
+        Default: nothing was measured. `from_plan` gives it; start within it.
       alarm_after: How many skipped steps in a row raise `NonFiniteGradientsError`. A warning precedes it when a step
         is skipped at the floor. Default: 25, because 24 overflows take the scale from the default ceiling down to the
         default floor; after one more the scale is not the cause. Give more when `hysteresis` is more than 1 and
         the first scale is a mere guess. None never raises nor warns.
-      process_group: The ranks that skip together. Default: all. It is not kept in a pickle.
+      process_group: The ranks that skip together. Default: all. Give it when other ranks train models of their own, or
+        step less often. It is not kept in a pickle.
 
     Raises:
       BadInputError: A scale that is not a positive float32, bounds the wrong way round, or another argument outside

@@ -40,7 +40,6 @@ from floatwise.torch.region import autocast_region, float32_products
 from floatwise.torch.scaled_gradients import ScaledGradients, parameters_with_gradients, several_ranks
 from floatwise.torch.step_info import StepInfo
 from floatwise.torch.stored_weights import store_weights, with_masters
-from floatwise.torch.weight_cache import keeps_gradients
 
 __all__ = ["Precision", "StepInfo", "prepare"]
 
@@ -138,7 +137,6 @@ class Precision:
         self._gradients = ScaledGradients(self.scaler, self.optimizers)
         self._accumulation = Accumulation(model, self._weights.parameters)
         self._has_fsdp1 = has_fsdp1(model)
-        self._cache_is_sound = keeps_gradients()
         self.islands = apply_islands(model, plan, self.device_type)
         low_on_cpu = self.device_type == "cpu" and plan.compute_dtype != "float32"
         self._policy = CudaPolicy() if low_on_cpu else None
@@ -153,8 +151,6 @@ class Precision:
         training passes in the same region.
         """
         with autocast_region(self.plan, self.device_type):
-            if not self._cache_is_sound:
-                torch.set_autocast_cache_enabled(False)  # the region's end sets it back
             try:
                 yield
             except BaseException:

@@ -154,10 +154,12 @@ def refuse_clip_norm() -> NoReturn:
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
-    return _steps_only_with_closure(type(getattr(optimizer, "inner", optimizer)))  # of master weights, the one within
+    own: Optimizer = getattr(optimizer, "inner", optimizer)  # master weights step any optimizer
+    return _requires_closure(type(own).step)
 
 
 @cache
-def _steps_only_with_closure(kind: type[Optimizer]) -> bool:
-    closure = inspect.signature(kind.step).parameters.get("closure")
+def _requires_closure(step: Callable[..., Any]) -> bool:
+    """Returns whether a step cannot be called without one."""
+    closure = inspect.signature(step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty

@@ -14,6 +14,7 @@ import torch._functorch.config
 from floatwise.plan import Plan
 from floatwise.torch.cuda_policy import CudaPolicy
 from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
+from floatwise.torch.weight_cache import keeps_gradients
 
 __all__ = ["autocast_region", "float32_products"]
 
@@ -46,7 +47,10 @@ def autocast_region(plan: Plan, device_type: str) -> Iterator[None]:
         stack.enter_context(float32_products(plan.float32_matmul, device_type))
         if low and device_type == "cpu":
             stack.enter_context(CudaPolicy())
-        stack.enter_context(torch.autocast(device_type, dtype=dtype if low else None, enabled=low))
+        dtype_of_region = dtype if low else None
+        stack.enter_context(
+            torch.autocast(device_type, dtype=dtype_of_region, enabled=low, cache_enabled=keeps_gradients())
+        )
         if low:
             stack.enter_context(_compiled_backward_as_in_eager())
         yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.plan import Plan
 from floatwise.tap.patches import Patches
+from floatwise.torch.accumulation import Accumulation
 from floatwise.torch.masters import (
     MasterStep,
     MasterWeights,
@@ -27,7 +29,7 @@ from floatwise.torch.masters import (
     raise_states,
     stored_of,
 )
-from floatwise.torch.stored_weights import Float32View, StoredWeights, store_weights
+from floatwise.torch.stored_weights import Float32View, store_weights
 
 __all__ = ["RunMasters"]
 
@@ -44,8 +46,10 @@ class RunMasters:
         self._plan, self._paths_of = plan, paths_of
         self._held: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._stored: list[StoredWeights] = []
+        self._accumulations: list[Accumulation] = []
+        self._pass = ExitStack()
         self._steppers: weakref.WeakKeyDictionary[Optimizer, MasterStep] = weakref.WeakKeyDictionary()
+        self._optimizer: Optimizer | None = None
         self._stepping: MasterStep | None = None
         self._has_closure = self._has_stand_ins = self._waits = False
         self._hidden: list[tuple[Tensor, Tensor]] = []
@@ -63,32 +67,36 @@ class RunMasters:
         self._looked_at.add(model)
         stored = store_weights(model, self._plan, paths=self._paths_of(model), wanted=self._is_wanted)
         if stored.parameters:
-            self._stored.append(stored)
+            self._accumulations.append(Accumulation(model, stored.parameters))
 
     def before_backward(self) -> None:
-        """Lets gradients that are about to be added to grow in float32."""
-        for stored in self._stored:
-            stored.sum_in_float32()
+        """Makes the gradients that the pass adds to ready for it; `after_backward` or its failure ends that."""
+        for accumulation in self._accumulations:
+            self._pass.enter_context(accumulation.backward())
+
+    def after_backward(self) -> None:
+        """The backward pass is over."""
+        self._pass.close()
 
     def closure_given(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Returns the closure for the step that is about to start."""
         self._has_closure = True
 
         def evaluate() -> Any:
-            stepping = self._stepping
-            if stepping is None:
-                return closure()
-            if self._has_stand_ins:
-                return stepping.around(closure)()
+            if self._stepping is not None and self._has_stand_ins:
+                return self._stepping.around(closure)()
             loss = closure()
-            self._update(stepping)
+            if self._stepping is None and self._optimizer is not None and not self._waits:
+                self._stepping = self._stepper(self._optimizer)  # the model ran for the first time just now
+            if self._stepping is not None:
+                self._update(self._stepping)
             return loss
 
         return evaluate
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Updates the weights, or makes ready for the optimizer to do so on float32 stand-ins."""
-        self._stepping = self._stepper(optimizer)
+        self._optimizer, self._stepping = optimizer, self._stepper(optimizer)
         if self._stepping is None:
             # An optimizer that has begun on float32 weights, and evaluates the model, ends on them.
             self._waits = granularity_of(optimizer) == "all"
@@ -106,7 +114,7 @@ class RunMasters:
         for parameter, grad in self._hidden:
             parameter.grad = grad
         self._hidden = []
-        self._stepping = None
+        self._optimizer = self._stepping = None
         self._has_closure = self._has_stand_ins = self._waits = False
 
     # -- details ------------------------------------------------------------------------------------------------
@@ -149,8 +157,10 @@ class RunMasters:
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     self._held[parameter] = True
+            before = len(self._accumulations)
             self.store(module)
             original(ddp, module, *args, **kwargs)
+            self._accumulations[before:] = [a.within(ddp) for a in self._accumulations[before:]]
 
         return init
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import stat
@@ -105,14 +106,14 @@ def test_a_damaged_library_is_compiled_anew(
 ) -> None:
     answer(source)
     whole = kept()[0].read_bytes()
-    original = compiled.ctypes.CDLL
+    original = ctypes.CDLL
 
     def load(name: str) -> object:
         # Loading half a library may end the process.
         assert Path(name).read_bytes() == whole
         return original(name)
 
-    monkeypatch.setattr(compiled.ctypes, "CDLL", load)
+    monkeypatch.setattr(ctypes, "CDLL", load)
     damage(kept()[0])
     assert answer(source) == 42
     assert [library.read_bytes() for library in kept()] == [whole]

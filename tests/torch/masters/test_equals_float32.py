@@ -256,10 +256,10 @@ class _Closures:
         self.training = training
         self.generator = torch.Generator()
 
-    def of(self, weights: list[nn.Parameter], optimizer: Optimizer) -> Callable[[], Tensor]:
+    def of(self, weights: list[nn.Parameter], optimizer: Optimizer) -> Callable[[], Any]:
         self.generator.manual_seed(len(self.training.wide))
 
-        def closure() -> Tensor:
+        def closure() -> Any:
             assert torch.is_grad_enabled()
             assert all(any(p is q for g in optimizer.param_groups for q in g["params"]) for p in weights)
             optimizer.zero_grad()
@@ -304,7 +304,7 @@ def test_a_closure_sees_the_present_weights() -> None:
     optimizer = MasterWeights(optim.LBFGS([weight], lr=0.5, max_iter=3), dtype=torch.bfloat16)
     seen = []
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         seen.append(weight.detach().clone())
         loss = weight.float().square().sum()
@@ -351,7 +351,7 @@ def test_an_optimizer_that_goes_past_its_groups_is_refused() -> None:
             super().__init__(params, {})
 
         @torch.no_grad()
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        def step(self, closure: Any = None) -> Any:
             for p in self.own:
                 p.sub_(1.0)
 
@@ -367,7 +367,7 @@ def test_an_error_within_a_step_leaves_the_parameters_in_their_places() -> None:
         def __init__(self, params: list[nn.Parameter]) -> None:
             super().__init__(params, {})
 
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        def step(self, closure: Any = None) -> Any:
             raise OverflowError("of the optimizer")
 
     training = SideBySide(Fails)

@@ -157,7 +157,8 @@ class Normed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.first.weight.dtype
-        return self.last(self.norm(self.first(x.to(dtype)).relu())).float()
+        out: Tensor = self.last(self.norm(self.first(x.to(dtype)).relu()))
+        return out.float()
 
 
 def gains_moved(make: Callable[[nn.Module], optim.Optimizer], steps: int = 60) -> float:
@@ -251,7 +252,7 @@ def test_the_second_moment_stands_still_in_bfloat16() -> None:
     assert torch.equal(optimizer.state[weight]["exp_avg_sq"], first)
 
 
-# -- a weight that is changed from elsewhere ----------------------------------------------------------------------------
+# -- a weight that is changed from elsewhere --------------------------------------------------------------------------
 
 
 def clamp_data(weight: nn.Parameter) -> None:
@@ -343,4 +344,6 @@ def _same(left: Tensor | None, right: Tensor | None) -> bool:
     assert left is not None
     assert right is not None
     bits = torch.int32 if left.element_size() == 4 else torch.int16
-    return bool(((left.view(bits) == right.view(bits)) | (left.isnan() & right.isnan()) | ((left == 0) & (right == 0))).all())
+    return bool(
+        ((left.view(bits) == right.view(bits)) | (left.isnan() & right.isnan()) | ((left == 0) & (right == 0))).all()
+    )

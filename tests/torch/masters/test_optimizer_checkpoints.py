@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State dicts of `MasterWeights` and of the optimizer in it: float32 states, exact resume, and both ways to plain ones."""
+"""State dicts of `MasterWeights` and of the optimizer in it: float32 states, exact resume, to plain ones and back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Run:
       with_model: Whether `MasterWeights` is given the model.
     """
 
-    def __init__(self, make: Callable[[Any], Optimizer], mode: str | None, with_model: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self, make: Callable[[Any], Optimizer], mode: str | None, with_model: bool = True, seed: int = 0
+    ) -> None:
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3))
         self.model[1].bias.requires_grad_(False)

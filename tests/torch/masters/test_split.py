@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
@@ -30,12 +29,11 @@ NANS = [0x7FC00000, 0x7FFFFFFF, 0x7F800001, 0xFFC00000, 0xFFFFFFFF, 0xFF800001, 
 
 
 @pytest.fixture(params=["kernel", "operators"], autouse=True)
-def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "operators":
         monkeypatch.setattr(split, "kernel_in_use", lambda: None)
     elif kernel_in_use() is None:
         pytest.skip("no C compiler here")
-    yield
 
 
 def of_bits(bits: list[int]) -> Tensor:

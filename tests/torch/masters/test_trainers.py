@@ -47,7 +47,7 @@ def test_accelerate(tmp_path: Any) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     model, optimizer = made()
     scheduler = StepLR(optimizer, 100)
-    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)  # type: ignore[assignment]
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
 
     def train(first: int, last: int) -> None:
         for step in range(first, last):

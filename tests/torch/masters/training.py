@@ -105,7 +105,7 @@ class Lion(Optimizer):
         super().__init__(params, {"lr": lr, "betas": (0.9, 0.99), "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for p in group["params"]:
@@ -128,7 +128,7 @@ class GlobalNorm(Optimizer):
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         with_gradient = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.stack([p.grad.norm() for p in with_gradient]).norm()
         for group in self.param_groups:
@@ -139,7 +139,7 @@ class GlobalNorm(Optimizer):
 
 
 class Sam(Optimizer):
-    """Foret et al. 2021, arXiv 2010.01412, as its usual implementation: an optimizer inside an optimizer, two passes."""
+    """Foret et al. 2021, arXiv 2010.01412, as it is usually written: an optimizer inside an optimizer, two passes."""
 
     def __init__(self, params: Any, base: Callable[..., Optimizer], rho: float = 0.05) -> None:
         super().__init__(params, {"rho": rho})
@@ -167,7 +167,7 @@ class Sam(Optimizer):
             self.zero_grad()
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         closure = torch.enable_grad()(closure)
         loss = closure()
         self.first_step(zero_grad=True)
