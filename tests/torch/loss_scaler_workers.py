@@ -82,7 +82,8 @@ def alarm() -> list[Any]:
         try:
             s.update()
         except NonFiniteGradientsError as error:
-            return [update, [str(gradient) for gradient in error.gradients]]
+            elsewhere = "All 2 gradients of this process are finite" in str(error)
+            return [update, [str(gradient) for gradient in error.gradients], elsewhere]
     return []
 
 

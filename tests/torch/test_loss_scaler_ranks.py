@@ -26,13 +26,13 @@ def test_scales_are_those_of_one_process(ranks: list[dict[str, Any]], kind: str,
 
 def test_the_cases_show_what_they_are_about(ranks: list[dict[str, Any]]) -> None:
     seen = ranks[0]["scales"]
-    assert seen["plain", "one rank's gradient is too large to grow"] == [8.0, 8.0, 8.0]
+    assert seen["plain", "one rank's gradient is too large to grow"] == [8.0, 8.0, 16.0]  # the peak has halved twice
     assert seen["plain", "overflow on one"][4:] == [8.0] * 9  # remembered for four intervals
     assert seen["plain", "a bad loss on one"][4:] == [8.0] * 4 + [16.0] * 4 + [32.0]
 
 
 def test_all_ranks_raise_and_each_names_its_own(ranks: list[dict[str, Any]]) -> None:
     assert [rank["alarm"] for rank in ranks] == [
-        [2, []],
-        [2, ["second (shape [2], 1 infinite of 2 values)"]],
+        [2, [], True],
+        [2, ["second (shape [2], 1 infinite of 2 values)"], False],
     ]

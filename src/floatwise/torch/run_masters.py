@@ -46,6 +46,7 @@ class RunMasters:
         self._plan, self._paths_of = plan, paths_of
         self._held: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._postponed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._accumulations: list[Accumulation] = []
         self._pass = ExitStack()
         self._steppers: weakref.WeakKeyDictionary[Optimizer, MasterStep] = weakref.WeakKeyDictionary()
@@ -62,7 +63,10 @@ class RunMasters:
 
     def store(self, model: nn.Module) -> None:
         """Stores the weights that optimizers hold; at the first call, and after optimizers came."""
-        if model in self._looked_at or self._waits:
+        if model in self._looked_at:
+            return
+        if self._waits:
+            self._postponed.add(model)
             return
         self._looked_at.add(model)
         stored = store_weights(model, self._plan, paths=self._paths_of(model), wanted=self._is_wanted)
@@ -116,6 +120,8 @@ class RunMasters:
         self._hidden = []
         self._optimizer = self._stepping = None
         self._has_closure = self._has_stand_ins = self._waits = False
+        while self._postponed:
+            self.store(self._postponed.pop())
 
     # -- details ------------------------------------------------------------------------------------------------
 
