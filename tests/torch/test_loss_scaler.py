@@ -61,11 +61,12 @@ class TestContract:
         described = re.findall(r"^  (\w+): ", arguments, re.MULTILINE)
         assert described == list(inspect.signature(LossScaler).parameters)
 
+    @pytest.mark.parametrize("growth", ["headroom", "fixed"])
     @pytest.mark.parametrize("kind", OPTIMIZERS)
     @settings(max_examples=15, deadline=None)
     @given(steps=st.lists(st.sampled_from([GOOD, GOOD, 3.0, INF, math.nan]), max_size=12))
-    def test_weights_and_scale_are_grad_scalers(self, kind: str, steps: list[float]) -> None:
-        ours, theirs = scaler(growth_interval=2), GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    def test_weights_and_scale_are_grad_scalers(self, kind: str, growth: Any, steps: list[float]) -> None:
+        ours, theirs = scaler(growth_interval=2, growth=growth), GradScaler("cpu", init_scale=8.0, growth_interval=2)
         sides = [(s, *trained(kind)) for s in (ours, theirs)]
         for factor in steps:
             if ours.get_scale() == ours.floor and not math.isfinite(factor):

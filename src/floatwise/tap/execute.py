@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from floatwise.errors import ScriptError
+from floatwise.errors import FloatwiseError, ScriptError
 from floatwise.tap.frames import last_users_line, trimmed_text, trimmed_traceback
 from floatwise.tap.launcher import expects_launcher
 from floatwise.tap.patches import Patches
@@ -100,6 +100,8 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
         traceback = trimmed_text(str(error).strip())
         last = traceback.splitlines()[-1]
         return f"{where}: a process that the script spawned failed with {last}{_what_next(error)}", traceback
+    if isinstance(error, FloatwiseError):
+        return f"{where}: {error}", ""
     message = f"{where}: the script failed with {type(error).__name__}: {error}"
     return message + _what_next(error), trimmed_traceback(error)
 

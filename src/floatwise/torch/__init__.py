@@ -11,11 +11,15 @@ from floatwise.torch.masters import MasterWeights
 from floatwise.torch.paths import module_paths
 from floatwise.torch.prepare import Precision, StepInfo, prepare
 from floatwise.torch.region import autocast_region
+from floatwise.torch.skip_account import ScaleChange
+from floatwise.torch.skip_report import NonFiniteGradient
 
 __all__ = [
     "LossScaler",
     "MasterWeights",
+    "NonFiniteGradient",
     "Precision",
+    "ScaleChange",
     "StepInfo",
     "WeightAverage",
     "apply_islands",

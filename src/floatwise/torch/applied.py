@@ -210,6 +210,7 @@ class AppliedPlan(Observer):
     def _prepare(self, root: nn.Module) -> None:
         if self.scaling is not None:
             self.scaling.watch(root.parameters())
+            self.scaling.name_in_messages(root)
         if self.distributed.apply(root, self._paths_of(root)) and self.scaling is not None:
             self.scaling.share(root.parameters(), functools.partial(shards_of, root))
         if self.plan.modules and self._tap is not None:

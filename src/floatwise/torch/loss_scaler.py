@@ -195,6 +195,11 @@ class LossScaler(MovingScaler):
             self._last = "skipped" if any(found.item() for found in self._last) else "stepped"
         return self._last
 
+    @property
+    def is_near_alarm(self) -> bool:
+        """True when another skipped step raises. Waits for the device."""
+        return self._alarm.after is not None and self.consecutive_skips + 1 >= self._alarm.after
+
     def watch(self, *models: nn.Module) -> None:
         """Takes the names in messages from these models, beside those watched already; it keeps none of them alive.
 

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
+
+from floatwise.torch.masters import float32_value, set_float32_value, stored_of
 
 __all__ = ["stepped_with"]
 
@@ -46,16 +49,19 @@ def stepped_with(
             if not back_off():
                 raise _GivenUp
 
-    weights = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+    weights = [(p, _exact(p)) for group in optimizer.param_groups for p in group["params"]]
     state = {key: copy.deepcopy(value) for key, value in optimizer.state.items()}
     try:
         return True, optimizer.step(evaluate)
     except BaseException as error:
-        with torch.no_grad():
-            for parameter, value in weights:
-                parameter.copy_(value)
+        for parameter, value in weights:
+            set_float32_value(parameter, value)
         optimizer.state.clear()
         optimizer.state.update(state)
         if not isinstance(error, _GivenUp):
             raise
         return False, None
+
+
+def _exact(parameter: Tensor) -> Tensor:
+    return parameter.detach().clone() if stored_of(parameter) is None else float32_value(parameter)

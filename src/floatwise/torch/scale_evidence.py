@@ -20,7 +20,7 @@ from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ScaleEvidence", "largest_of", "local_values"]
+__all__ = ["ScaleEvidence", "heard_everywhere", "largest_magnitude", "largest_of", "local_values"]
 
 # Above every magnitude that is reported: the two kinds of overflow.
 _OVERFLOW = 2.0**126
@@ -128,7 +128,7 @@ def _largest_gradients(optimizer: Optimizer) -> Found:
                 by_kind[values.device, values.dtype].append(values)
     largest: Found = {}
     for (device, _), group_values in by_kind.items():
-        amax = _largest_magnitude(group_values).float()
+        amax = largest_magnitude(group_values).float()
         largest[device] = torch.maximum(largest[device], amax) if device in largest else amax
     return largest
 
@@ -144,7 +144,16 @@ def _total_of(outputs: Any) -> Tensor | None:
     return torch.stack([total.to(totals[0].device, non_blocking=True) for total in totals]).sum() if totals else None
 
 
-def _largest_magnitude(values: list[Tensor]) -> Tensor:
+def heard_everywhere(found_inf: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns both numbers as all ranks together have them: a collective call when torch.distributed is initialised."""
+    device = found_inf.device
+    said = torch.where(found_inf > 0, _OVERFLOW, largest.clamp(max=_OVERFLOW / 2))
+    heard = found_inf_everywhere({device: said}, ())[device]
+    return (heard >= _OVERFLOW).float(), torch.where(heard >= _OVERFLOW, 0.0, heard)
+
+
+def largest_magnitude(values: list[Tensor]) -> Tensor:
+    """Returns the largest magnitude in tensors of one device and format; not finite when one of them is not."""
     if values[0].device.type == "cpu":
         # 17 times as fast as an infinity norm there (aminmax 6.7, vector_norm 0.4 billion elements a second).
         ends = [end for tensor in values for end in torch.aminmax(tensor)]

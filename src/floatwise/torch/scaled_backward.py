@@ -9,11 +9,12 @@ finds no gradients: every torch optimizer passes over parameters without one, we
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.plan import LossScale
@@ -22,6 +23,7 @@ from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
 from floatwise.torch.distributed_shards import GATHERED
 from floatwise.torch.loss_scaler import LossScaler
 from floatwise.torch.masters.flat import local
+from floatwise.torch.scale_evidence import heard_everywhere, largest_magnitude, largest_of, local_values
 from floatwise.torch.stored_weights import allow_float32_grad, raise_grad
 
 __all__ = ["ScaledBackward"]
@@ -48,10 +50,12 @@ class ScaledBackward:
         self._loaded: dict[str, Any] | None = None
         self._found_inf: Tensor | None = None
         self._inverse: Tensor | None = None
+        self._largest: Tensor | None = None
         self._leaves: list[Tensor] = []
         self._stepped = False
         self._in_backward = False
         self._optimizer_seen = False
+        self._models: list[weakref.ref[nn.Module]] = []
         self._hidden: list[tuple[Tensor, Tensor]] = []
         self._set_aside: list[tuple[Tensor, Tensor | None]] = []
         self._shared: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -84,6 +88,12 @@ class ScaledBackward:
             self._shared[parameter] = True
         self._shards.append(shards)
 
+    def name_in_messages(self, model: nn.Module) -> None:
+        """Takes the names of parameters in messages from this model, too."""
+        self._models.append(weakref.ref(model))
+        if self._scaler is not None:
+            self._scaler.watch(model)
+
     def watch(self, parameters: Iterable[Tensor]) -> None:
         """Unscales the gradients of these parameters from now on, before the script's own hooks see them."""
         for parameter in parameters:
@@ -112,9 +122,11 @@ class ScaledBackward:
         self._in_backward = False
         late = self._unscale_late()
         leaves, self._leaves = [*self._leaves, *late], []
-        if self._found_inf is not None and any(leaf in self._shared or hasattr(leaf, GATHERED) for leaf in leaves):
-            here = self._found_inf.device
-            self._found_inf.copy_(found_inf_everywhere({here: self._found_inf}, ())[here])
+        if self._found_inf is not None and self._scaler is not None:
+            largest = self._largest_scaled(leaves, self._found_inf.device)
+            if any(leaf in self._shared or hasattr(leaf, GATHERED) for leaf in leaves):
+                self._found_inf, largest = heard_everywhere(self._found_inf, largest)
+            self._largest = largest if self._largest is None else torch.maximum(self._largest, largest)
         if not self._optimizer_seen and self._is_bad():
             for leaf in leaves:
                 if leaf.grad is not None:
@@ -127,6 +139,9 @@ class ScaledBackward:
         self._optimizer_seen = True
         stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self._must_skip(optimizer):
+            if self._scaler is not None and self._scaler.is_near_alarm:
+                self._stepped = True
+                self.settle()  # raises, while the gradients to be named are there
             self._hidden = [(p, p.grad) for p in stepped]
             for parameter in stepped:
                 parameter.grad = None
@@ -157,8 +172,9 @@ class ScaledBackward:
         A bad pass lowers it whether a step followed or not: many scripts pass over such a batch by themselves.
         """
         if self._scaler is not None and self._found_inf is not None and (self._stepped or self._is_bad()):
-            self._scaler.update_from(self._found_inf)
+            self._scaler.update_from(self._found_inf, self._largest)
             self._found_inf.zero_()
+            self._largest = None
         self._stepped = False
 
     def _prepared(self, device: torch.device) -> LossScaler:
@@ -166,6 +182,7 @@ class ScaledBackward:
             self._scaler = LossScaler.from_plan(self._settings, device=device.type)
             if self._loaded is not None:
                 self._scaler.load_state_dict(self._loaded)
+            self._scaler.watch(*(model for reference in self._models if (model := reference()) is not None))
             self._scaler.scale(torch.zeros((), device=device))  # makes the scale's tensor
             self._found_inf = torch.zeros((), device=device)
         self.settle()
@@ -202,6 +219,19 @@ class ScaledBackward:
             if before is not None:
                 leaf.grad.add_(before)
         return [leaf for leaf, _ in set_aside]
+
+    def _largest_scaled(self, leaves: list[Tensor], device: torch.device) -> Tensor:
+        """Returns the largest magnitude that a gradient had before it was unscaled; sums of several passes count."""
+        if self._scaler is None or self._settings.growth != "headroom":
+            return torch.zeros((), device=device)
+        found: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for leaf in leaves:
+            if leaf.grad is not None and (values := local_values(leaf.grad.detach())).numel():
+                found.setdefault((values.device, values.dtype), []).append(values)
+        if not found:
+            return torch.zeros((), device=device)
+        largest = largest_of([largest_magnitude(values).float() for values in found.values()], device)
+        return largest * self._scaler.get_scale()
 
     def _is_bad(self) -> bool:
         return self._found_inf is not None and bool(self._found_inf.item())

@@ -104,7 +104,8 @@ def skip_report(
         more = f"; and {len(gradients) - _MOST_NAMED} more" if len(gradients) > _MOST_NAMED else ""
         text += f". Not finite are {len(gradients)} of {total} gradients, the last parameter first: {named}{more}"
     elif total:
-        text += f". All {total} gradients of this process are finite; another rank names those that are not"
+        text += f". All {total} gradients of this process are finite: another rank has the others, or the loop itself "
+        text += "asked for the skip"
     return f"{text}. {_advice(can_fall, loss_was_bad)}"
 
 

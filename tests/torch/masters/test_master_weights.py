@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.torch.masters.training import Lion, same_bits
+from tests.torch.masters.training import Lion, Sam, same_bits
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, StepLR
@@ -186,6 +186,23 @@ def test_loss_scaler_skips_what_is_not_finite(make: Callable[[Any], Optimizer], 
         assert torch.equal(optimizer.master(weight), before) == (gradient == float("inf"))
         assert scaler.last_step == ("skipped" if gradient == float("inf") else "stepped")
         optimizer.zero_grad()
+
+
+def test_a_closure_that_is_given_up_leaves_the_exact_weights() -> None:
+    weight = nn.Parameter(torch.tensor([0.3, 0.7]))
+    optimizer = MasterWeights(Sam([weight], lambda groups: optim.SGD(groups, lr=0.1)), dtype=torch.bfloat16)
+    scaler = LossScaler("cpu", init_scale=2.0, floor=1.0)
+    evaluations: list[float] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        evaluations.append(float(weight.detach()[0]))
+        weight.grad = torch.full_like(weight, 1.0 if len(evaluations) < 2 else float("nan"))
+        return scaler.scale(torch.ones(()))
+
+    assert scaler.step_with_closure(optimizer, closure) is None
+    assert len(set(evaluations)) > 1
+    assert same_bits(optimizer.master(weight), torch.tensor([0.3, 0.7]))
 
 
 def test_pytorchs_scaler_takes_float16_weights_once_their_gradients_are_raised() -> None:

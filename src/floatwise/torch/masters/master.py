@@ -120,13 +120,10 @@ class Kahan(Master):
     @override
     def write(self, value: Tensor, stored: Tensor, start: int, stop: int) -> None:
         weight, error = stored[start:stop], self.extra[start:stop]
-        # Twice: rounding the error may carry it to half a step of the weight, where the sum rounds the other way.
-        for _ in range(2):
-            weight.copy_(value)
-            error.copy_(value.sub_(weight))
-            error.masked_fill_(~error.isfinite(), 0.0)  # inf - inf: the weight alone says it
-            widen(value, weight)
-            value.add_(error)
+        _round(value, weight, error)
+        # Rounding the error may have carried it to half a step of the weight, where the sum rounds the other way.
+        widen(value, weight)
+        _round(value.add_(error), weight, error)
 
 
 class Stochastic(Master):
@@ -160,7 +157,7 @@ class Stochastic(Master):
         quiet_nans(value)  # one with more bits could become a number below
         bits = value.view(torch.int32)
         # A number below one step of bfloat16 is added, and the 16 trailing bits are cut off.
-        bits.add_(torch.empty_like(bits).random_(0, 2**16, generator=self._generator(value.device, start)))
+        bits.add_(self._drawn(value, start)).add_(2**15)
         bits.bitwise_and_(-(2**16))
         stored[start:stop].copy_(value)
 
@@ -168,16 +165,33 @@ class Stochastic(Master):
     def set(self, value: Tensor, stored: Tensor) -> None:
         stored.copy_(value)
 
-    def _generator(self, device: torch.device, start: int) -> torch.Generator:
+    def _drawn(self, like: Tensor, start: int) -> Tensor:
+        """Returns as many numbers from -2**15 to 2**15 - 1, each as likely."""
         # Digested, since generators on CPU heed the lower 32 bits of a seed only (torch 2.13), and those of sums and
         # products of small numbers are soon the same.
         digest = hashlib.blake2b(repr((*self.chance, start)).encode(), digest_size=8).digest()
-        return torch.Generator(device).manual_seed(int.from_bytes(digest, "little"))
+        generator = torch.Generator(like.device).manual_seed(int.from_bytes(digest, "little"))
+        # Four at a time.
+        drawn = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
+        drawn.random_(-(2**63), None, generator=generator)
+        return drawn.view(torch.int16)[: like.numel()].to(torch.int32)
 
 
 def _read_where_it_rounds(out: Tensor, value: Tensor, weight: Tensor) -> None:
     """Writes `value` where `weight` is its rounding; elsewhere `weight`, which was changed by others."""
-    torch.where(weight == cast(value, weight.dtype), value, weight.float(), out=out)
+    # Bits instead of a mask of booleans, for which PyTorch's CPU operators are ten times slower (2.13).
+    other = cast(value, weight.dtype).view(torch.int16).bitwise_xor_(weight.view(torch.int16))
+    other = other.neg().bitwise_or_(other).bitwise_right_shift_(15).to(torch.int32)  # all bits where they differ
+    widen(out, weight)
+    bits = out.view(torch.int32)
+    bits.bitwise_xor_((value.view(torch.int32) ^ bits).bitwise_and_(other.bitwise_not_()))
+
+
+def _round(value: Tensor, weight: Tensor, error: Tensor) -> None:
+    """Writes the nearest to `value` into `weight` and the rest into `error`; `value` is used up."""
+    weight.copy_(value)
+    error.copy_(value.sub_(weight))
+    error.nan_to_num_(0.0, 0.0, 0.0)  # inf - inf: the weight alone says it
 
 
 MODES: dict[str, type[Master]] = {kind.mode: kind for kind in (Split, Copy, Kahan, Stochastic)}
