@@ -236,6 +236,7 @@ def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_that_disagrees_with_pytorch_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLOATWISE_KERNEL", raising=False)
     choose = split.kernel_in_use.__wrapped__
     assert choose() is not None
     for name in ("split", "join", "widen"):

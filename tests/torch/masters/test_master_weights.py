@@ -194,7 +194,7 @@ def test_a_closure_that_is_given_up_leaves_the_exact_weights() -> None:
     scaler = LossScaler("cpu", init_scale=2.0, floor=1.0)
     evaluations: list[float] = []
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         evaluations.append(float(weight.detach()[0]))
         weight.grad = torch.full_like(weight, 1.0 if len(evaluations) < 2 else float("nan"))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.torch.masters.training import parameters
 from torch import Tensor, nn, optim
 
 from floatwise.torch.masters import MasterWeights, float32_value, give_master, set_float32_value, stored_of
@@ -143,6 +144,27 @@ def test_stochastic_goes_on_after_a_month_of_steps() -> None:
         group["stochastic_rounding_steps"] = 10**12
     train(weights, optimizer, 1, 2)
     assert optimizer.param_groups[0]["stochastic_rounding_steps"] == 10**12 + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fused", [True, False])
+def test_all_shapes_and_layouts_are_near_float32(dtype: torch.dtype, fused: bool) -> None:
+    for mode in ALL if dtype is torch.bfloat16 else ["float32", "kahan"]:
+        wide = parameters()
+        low = [nn.Parameter(p.detach().clone()) for p in wide]
+        reference = optim.AdamW(wide, lr=1e-3, fused=fused)
+        optimizer = MasterWeights(optim.AdamW(low, lr=1e-3, fused=fused), mode, dtype=dtype)
+        for _ in range(4):
+            for w, p in zip(wide, low, strict=True):
+                p.grad = torch.empty_like(p).copy_(torch.randn(p.shape))
+                w.grad = p.grad.float()
+            reference.step()
+            optimizer.step()
+        step = 2.0**-5 if mode == "stochastic" else 2.0**-13
+        for w, p in zip(wide, low, strict=True):
+            assert p.dtype is dtype
+            assert p.stride() == w.stride()
+            assert torch.allclose(optimizer.master(p), w.detach(), rtol=step, atol=step), (mode, p.shape)
 
 
 # -- what stands still in 16 bits (facts: numerics, recipes) -----------------------------------------------------------
@@ -318,6 +340,20 @@ def test_another_memory_format_takes_the_master_along(mode: str) -> None:
     assert torch.equal(optimizer.master(weight), before)
     weight.data = weight.data.transpose(0, 3).contiguous().transpose(0, 3)
     assert torch.equal(optimizer.master(weight), before)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ALL)
+def test_the_master_follows_its_weight_to_another_device(mode: str) -> None:
+    model = nn.Linear(5, 3)
+    optimizer = MasterWeights(optim.SGD(model.parameters(), lr=1e-3), mode, dtype=torch.bfloat16, model=model)
+    before = optimizer.master(model.weight)
+    model.cuda()
+    assert torch.equal(optimizer.master(model.weight).cpu(), before)
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.step()
+    assert torch.allclose(optimizer.master(model.weight).cpu(), before - 1e-3, atol=2.0**-8)
 
 
 def test_the_master_of_a_weight_that_is_float32_again_is_forgotten() -> None:

@@ -263,6 +263,20 @@ def test_after_close_the_optimizers_state_dict_has_the_weights() -> None:
     assert all(map(same_bits, again.state_dict()["master_weights"].values(), exact))
 
 
+def test_hooks_of_state_dicts_run_for_either() -> None:
+    low = Run(OPTIMIZERS["AdamW"], "split")
+    calls: list[str] = []
+    for optimizer in (low.inner, low.optimizer):
+        optimizer.register_state_dict_pre_hook(lambda _: calls.append("saving"))
+        optimizer.register_state_dict_post_hook(lambda _, state: calls.append("saved"))
+        optimizer.register_load_state_dict_pre_hook(lambda _, state: calls.append("loading"))
+        optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
+    for optimizer in (low.inner, low.optimizer):
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert calls == ["saving", "saving", "saved", "saved", "loading", "loading", "loaded", "loaded"]
+        calls.clear()
+
+
 def test_a_failed_load_changes_nothing() -> None:
     low = Run(OPTIMIZERS["AdamW"], "split")
     low.train(0, 1)

@@ -17,6 +17,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,13 +41,18 @@ _COMPILE_SECONDS = 20
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def load_compiled(source: Path) -> ctypes.CDLL | None:
-    """Returns the library compiled from a C file; None where there is no kept one and it cannot be compiled."""
-    name = f"{source.stem}-{_key(source)}"
+def load_compiled(source: Path, *options: str) -> ctypes.CDLL | None:
+    """Returns the library compiled from a C file; None where there is no kept one and it cannot be compiled.
+
+    Args:
+      source: The file.
+      options: Of the compiler, beside those for speed.
+    """
+    name = f"{source.stem}-{_key(source, options)}"
     folder = _private_folder()
     try:
         kept = _kept(folder, name) if folder is not None else None
-        return kept or _compiled(source, name, folder)
+        return kept or _compiled(source, options, name, folder)
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -61,9 +67,9 @@ def cache_folder() -> Path:
     return (root if root.is_absolute() else Path.home() / ".cache") / "floatwise" / "compiled"
 
 
-def _key(source: Path) -> str:
+def _key(source: Path, options: Sequence[str]) -> str:
     """Returns what tells apart libraries that must not be taken for each other."""
-    parts = (repr(_OPTIONS + _ALWAYS), platform.machine(), _processor(), torch.__version__)
+    parts = (repr((_OPTIONS, _ALWAYS, options)), platform.machine(), _processor(), torch.__version__)
     return hashlib.sha256(source.read_bytes() + "\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -113,7 +119,7 @@ def _named(name: str, content: bytes) -> str:
     return f"{name}-{hashlib.sha256(content).hexdigest()[:32]}.so"
 
 
-def _compiled(source: Path, name: str, folder: Path | None) -> ctypes.CDLL | None:
+def _compiled(source: Path, more: Sequence[str], name: str, folder: Path | None) -> ctypes.CDLL | None:
     compiler = _compiler()
     if compiler is None:
         return None
@@ -121,7 +127,7 @@ def _compiled(source: Path, name: str, folder: Path | None) -> ctypes.CDLL | Non
         for options in _OPTIONS:
             built = Path(temporary) / f"{len(options)}.so"
             try:
-                _compile([*compiler, *_ALWAYS, *options], source, built)
+                _compile([*compiler, *_ALWAYS, *more, *options], source, built)
                 library = ctypes.CDLL(str(built))
             except (OSError, subprocess.CalledProcessError):
                 continue

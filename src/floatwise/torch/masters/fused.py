@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
+from floatwise.torch.masters.adam import AdamWeight, adam_kernel
 from floatwise.torch.masters.flat import flat, is_sharded, laid_out_as, local
+from floatwise.torch.masters.master import Split
 from floatwise.torch.masters.registry import Stored
 from floatwise.torch.masters.split import widen
 
-__all__ = ["FusedSteps", "is_ready"]
+__all__ = ["FusedSteps"]
 
 # Elements of a stretch. On CPU the float32 values, gradients and two states of 2**18 elements, 4 MiB, stay between
 # the caches of two cores; measured best of 2**15 to 2**19 on an EPYC with 1 MiB of second-level cache a core. On
@@ -26,36 +28,30 @@ _DEVICE_ELEMENTS = 2**25
 # A cache line of float32 values: the fused kernels' unit of work.
 _LINE = 16
 
+# What the compiled pass reads gradients in.
+_GRADIENTS = (torch.bfloat16, torch.float32)
 
-@dataclass
+
+@dataclass(slots=True)
 class _Weight:
-    """A parameter in memory order, with its gradient and states."""
+    """A parameter that has masters and states, in memory order, and what tells that it is still so."""
 
+    parameter: Tensor
     stored: Stored
     weight: Tensor
-    grad: Tensor
-    states: Sequence[Tensor]
+    extra: Tensor | None
+    kept: tuple[Tensor | None, ...]
+    states: tuple[Tensor, ...]
     step: Tensor | None
+    address: int
+    grad: Tensor
 
 
-@dataclass
+@dataclass(slots=True)
 class _Stretch:
     of: _Weight
     start: int
     stop: int
-
-
-def is_ready(optimizer: Optimizer, group: dict[str, Any], parameter: Tensor) -> bool:
-    """Returns whether a parameter's states, which the optimizer's own first step makes, lie as its weight does."""
-    grad = parameter.grad
-    if grad is None or grad.is_sparse or is_sharded(grad) != is_sharded(parameter):
-        return False
-    if is_sharded(parameter) and grad.placements != parameter.placements:  # type: ignore[attr-defined]
-        return False
-    state = optimizer.state.get(parameter, {})
-    kept = [state.get(key) for key in _state_keys(optimizer, group)]
-    weight = local(parameter)
-    return all(isinstance(s, Tensor) and local(s).stride() == weight.stride() for s in kept)
 
 
 class FusedSteps:
@@ -67,29 +63,97 @@ class FusedSteps:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
+        self._known: dict[int, _Weight | None] = {}
         self._cpu_buffers: tuple[Tensor, Tensor] | None = None
 
-    def step(self, group: dict[str, Any], parameters: Iterable[tuple[Tensor, Stored]]) -> None:
-        """Updates those parameters of a group that `is_ready` says yes to."""
-        by_device: dict[torch.device, list[_Weight]] = {}
-        for parameter, stored in parameters:
+    def step(self, waiting: Iterable[tuple[dict[str, Any], Tensor, Stored]]) -> list[Tensor]:
+        """Updates parameters and returns those that it cannot: the optimizer's own first step makes their states."""
+        rest: list[Tensor] = []
+        ready: dict[tuple[int, torch.device], list[_Weight]] = {}
+        groups = {id(group): group for group in self._optimizer.param_groups}
+        for group, parameter, stored in waiting:
             weight = self._weight(group, parameter, stored)
-            by_device.setdefault(weight.weight.device, []).append(weight)
-        for device, weights in by_device.items():
-            steps = [w.step for w in weights if w.step is not None]
-            if steps:
-                torch._foreach_add_(steps, 1)
-            values, grads = self._buffers(device, sum(_whole_lines(w.weight.numel()) for w in weights))
-            for stretches in _packed(weights, values.numel()):
-                self._update(group, stretches, values, grads)
+            if weight is None:
+                rest.append(parameter)
+            else:
+                ready.setdefault((id(group), weight.weight.device), []).append(weight)
+        for (group_id, device), weights in ready.items():
+            self._step_group(groups[group_id], device, weights)
+            torch.autograd.graph.increment_version([local(weight.parameter) for weight in weights])
+        return rest
 
-    def _weight(self, group: dict[str, Any], parameter: Tensor, stored: Stored) -> _Weight:
+    def _step_group(self, group: dict[str, Any], device: torch.device, weights: list[_Weight]) -> None:
+        steps = [w.step for w in weights if w.step is not None]
+        if steps:
+            torch._foreach_add_(steps, 1)
+        stretches = self._compiled_step(group, device, weights)
+        if stretches is None:
+            stretches = [_Stretch(weight, 0, weight.weight.numel()) for weight in weights]
+        values, grads = self._buffers(device, sum(_whole_lines(s.stop - s.start) for s in stretches))
+        for packed in _packed(stretches, values.numel()):
+            self._update(group, packed, values, grads)
+
+    def _compiled_step(
+        self, group: dict[str, Any], device: torch.device, weights: list[_Weight]
+    ) -> list[_Stretch] | None:
+        """Updates whole lines in one pass and returns the ends of parameters that are left; None where it cannot."""
+        if device.type != "cpu" or isinstance(self._optimizer, SGD) or group["amsgrad"] or not weights:
+            return None
+        kernel = adam_kernel()
+        lower = [w.extra for w in weights if isinstance(w.stored.master, Split) and w.extra is not None]
+        if kernel is None or len(lower) < len(weights) or any(w.grad.dtype not in _GRADIENTS for w in weights):
+            return None
+        numbers = torch.stack([w.step for w in weights if w.step is not None]).tolist()
+        ends = [w.weight.numel() // _LINE * _LINE for w in weights]
+        table = [
+            AdamWeight(w.weight, low, w.grad, w.states[0], w.states[1], number, end)
+            for w, low, number, end in zip(weights, lower, numbers, ends, strict=True)
+        ]
+        kernel.step(group, table, _is_decoupled(self._optimizer, group))
+        return [_Stretch(w, end, n) for w, end in zip(weights, ends, strict=True) if end < (n := w.weight.numel())]
+
+    def _weight(self, group: dict[str, Any], parameter: Tensor, stored: Stored) -> _Weight | None:
+        """Returns a parameter with its gradient, when its states lie as its weight does."""
+        grad = parameter.grad
+        if grad is None or grad.is_sparse or not _is_sharded_as(parameter, grad):
+            return None
         part = local(parameter)
-        state = self._optimizer.state[parameter]
-        states = [flat(local(state[key])) for key in _state_keys(self._optimizer, group)]
-        grad = local(parameter.grad) if parameter.grad is not None else torch.zeros_like(part)
-        step = local(state["step"]) if "step" in state else None
-        return _Weight(stored, stored.weight(parameter), flat(laid_out_as(part, grad)), states, step)
+        state = self._optimizer.state.get(parameter, {})
+        keys = _state_keys(self._optimizer, group)
+        known = self._known.get(id(parameter))
+        if (
+            known is None
+            or known.parameter is not parameter
+            or known.address != part.data_ptr()
+            or known.extra is not stored.master.extra
+            or len(known.kept) != len(keys)
+            or any(state.get(key) is not kept for key, kept in zip(keys, known.kept, strict=False))
+        ):
+            known = self._known[id(parameter)] = self._looked_up(parameter, part, stored, state, keys)
+        if known is None:
+            return None
+        known.grad = flat(laid_out_as(part, local(grad)))
+        return known
+
+    def _looked_up(
+        self, parameter: Tensor, part: Tensor, stored: Stored, state: dict[str, Any], keys: Sequence[str]
+    ) -> _Weight | None:
+        kept = tuple(state.get(key) for key in keys)
+        *like_weight, step = kept
+        if not all(isinstance(s, Tensor) and local(s).stride() == part.stride() for s in like_weight):
+            return None
+        weight = stored.weight(parameter)
+        return _Weight(
+            parameter,
+            stored,
+            weight,
+            stored.master.extra,
+            kept,
+            states=tuple(flat(local(s)) for s in like_weight if s is not None),
+            step=None if step is None else local(step),
+            address=part.data_ptr(),
+            grad=weight,
+        )
 
     def _buffers(self, device: torch.device, elements: int) -> tuple[Tensor, Tensor]:
         """Returns room for float32 values and gradients; on CPU the same every time, which the cache then holds."""
@@ -120,32 +184,43 @@ class FusedSteps:
             stretch.of.stored.master.write(value, stretch.of.weight, stretch.start, stretch.stop)
 
 
-def _packed(weights: Iterable[_Weight], length: int) -> Iterable[list[_Stretch]]:
+def _packed(stretches: Iterable[_Stretch], length: int) -> Iterable[list[_Stretch]]:
     """Yields lists of stretches that fit together into `length` elements."""
-    stretches: list[_Stretch] = []
+    packed: list[_Stretch] = []
     used = 0
-    for weight in weights:
-        start = 0
-        while start < weight.weight.numel():
-            stop = min(weight.weight.numel(), start + length - used)
-            stretches.append(_Stretch(weight, start, stop))
+    for whole in stretches:
+        start = whole.start
+        while start < whole.stop:
+            stop = min(whole.stop, start + length - used)
+            packed.append(_Stretch(whole.of, start, stop))
             used = _whole_lines(used + stop - start)
             start = stop
             if used >= length:
-                yield stretches
-                stretches, used = [], 0
-    if stretches:
-        yield stretches
+                yield packed
+                packed, used = [], 0
+    if packed:
+        yield packed
 
 
 def _whole_lines(elements: int) -> int:
     return -(-elements // _LINE) * _LINE
 
 
+def _is_sharded_as(parameter: Tensor, grad: Tensor) -> bool:
+    if not is_sharded(parameter):
+        return not is_sharded(grad)
+    return is_sharded(grad) and grad.placements == parameter.placements  # type: ignore[attr-defined]
+
+
+def _is_decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    return type(optimizer) is AdamW or bool(group.get("decoupled_weight_decay", False))
+
+
 def _state_keys(optimizer: Optimizer, group: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the states, those that lie as the weight does first, the number of steps last."""
     if isinstance(optimizer, SGD):
-        return ("momentum_buffer",) if group["momentum"] != 0 else ()
-    return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+        return (*(["momentum_buffer"] if group["momentum"] != 0 else []), "step")
+    return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []), "step")
 
 
 def _fused_step(
@@ -163,8 +238,7 @@ def _fused_step(
     if isinstance(lr, Tensor) and lr.device.type != "cpu":
         lr = lr.to(values[0].device, non_blocking=True)
     beta1, beta2 = (float(beta) for beta in group["betas"])
-    decoupled = type(optimizer) is AdamW or group.get("decoupled_weight_decay", False)
-    operator: Any = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    operator: Any = torch._fused_adamw_ if _is_decoupled(optimizer, group) else torch._fused_adam_
     steps = [s.of.step for s in stretches]
     third = states[2] if group["amsgrad"] else []
     names = ("weight_decay", "eps", "amsgrad", "maximize")

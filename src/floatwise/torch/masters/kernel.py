@@ -16,7 +16,7 @@ from torch import Tensor
 
 from floatwise.torch.masters.compiled import load_compiled
 
-__all__ = ["Kernel", "load_kernel"]
+__all__ = ["Kernel", "is_wanted", "load_kernel"]
 
 _SOURCE = Path(__file__).with_name("kernel.c")
 
@@ -47,7 +47,10 @@ class Kernel:
 
 def load_kernel() -> Kernel | None:
     """Returns the kernel, built at the first call on a machine; None where it cannot be."""
-    if os.environ.get("FLOATWISE_KERNEL", "1") == "0" or sys.byteorder != "little" or os.name != "posix":
-        return None
-    library = load_compiled(_SOURCE)
+    library = load_compiled(_SOURCE) if is_wanted() else None
     return None if library is None else Kernel(library)
+
+
+def is_wanted() -> bool:
+    """Returns whether compiled code is to be used, and the system is one that it is written for."""
+    return os.environ.get("FLOATWISE_KERNEL", "1") != "0" and sys.byteorder == "little" and os.name == "posix"

@@ -27,6 +27,15 @@ from floatwise.torch.masters.step import MasterStep
 __all__ = ["MasterWeights"]
 
 
+# The hooks that the inner optimizer runs when its state dict is the one that is made or loaded.
+_STATE_DICT_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
 class MasterWeights(Optimizer):
     """Steps an optimizer of any class on weights that are stored in 16 bits, without losing small updates.
 
@@ -100,6 +109,8 @@ class MasterWeights(Optimizer):
         self._stepping = MasterStep(optimizer, granularity)
         # Makes the tables of hooks that Optimizer's methods look for; groups and states are the inner one's.
         super().__setstate__({})
+        for table in _STATE_DICT_HOOKS:
+            setattr(self, table, getattr(optimizer, table))
         self._handles: list[Any] = []
         self._adopt(p for group in optimizer.param_groups for p in group["params"])
         if not any(stored_of(p) is not None for group in self.param_groups for p in group["params"]):

@@ -14,13 +14,23 @@ from floatwise.errors import BadInputError
 from floatwise.torch.masters.flat import cast, flat, is_dense, laid_out_as, local, replace_data, sharded_as
 from floatwise.torch.masters.master import MODES, Master
 
-__all__ = ["SIXTEEN_BIT", "Stored", "drop_master", "float32_value", "give_master", "set_float32_value", "stored_of"]
+__all__ = [
+    "SIXTEEN_BIT",
+    "Stored",
+    "changes",
+    "drop_master",
+    "float32_value",
+    "give_master",
+    "set_float32_value",
+    "stored_of",
+]
 
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 """The formats that weights with masters can have."""
 
 # Parameters by identity, forgotten with them. Not an attribute of theirs: that would go into pickled models.
 _stored: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_changes = 0
 
 
 class Stored:
@@ -45,6 +55,8 @@ class Stored:
     def weight(self, parameter: Tensor) -> Tensor:
         """Returns the stored weight in memory order, with the master beside it wherever it was moved to.
 
+        Writing to it is not yet a change in autograd's eyes: count it with `increment_version`.
+
         Raises:
           BadInputError: The parameter was given a tensor of another shape, or one with gaps.
         """
@@ -61,7 +73,7 @@ class Stored:
             moved = torch.empty_like(part, dtype=extra.dtype)
             self.master.extra = flat(moved.copy_(extra.as_strided(self._shape, self._stride)))
         self._stride = part.stride()
-        return flat(part)
+        return flat(part.data)
 
 
 def stored_of(parameter: Tensor) -> Stored | None:
@@ -112,12 +124,24 @@ def give_master(
         stored = Stored(kind.beside(flat(weight)), weight)
         stored.master.set(flat(laid_out_as(weight, value)), flat(weight))
     _stored[parameter] = stored
+    _note_change()
     return stored
 
 
 def drop_master(parameter: Tensor) -> None:
     """Forgets the master of a parameter, which goes on as it is stored."""
     _stored.pop(parameter, None)
+    _note_change()
+
+
+def changes() -> int:
+    """Returns how often parameters were given a master or lost it: what was looked up before is still so or not."""
+    return _changes
+
+
+def _note_change() -> None:
+    global _changes
+    _changes += 1
 
 
 def float32_value(parameter: Tensor) -> Tensor:

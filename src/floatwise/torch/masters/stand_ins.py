@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.errors import BadInputError
-from floatwise.torch.masters.flat import flat, laid_out_as, local, replace_data, sharded_as
+from floatwise.torch.masters.flat import cast, flat, laid_out_as, local, replace_data, sharded_as
 from floatwise.torch.masters.gradients import float32_grad
 from floatwise.torch.masters.registry import float32_value, stored_of
 
@@ -137,9 +137,15 @@ class _Pair:
         stored = stored_of(self.parameter)
         assert stored is not None
         weight, part = stored.weight(self.parameter), local(self.parameter)
+        if value.shape != part.shape:
+            raise BadInputError(
+                f"got an optimizer that gives a parameter of shape {tuple(part.shape)} the shape {tuple(value.shape)}, "
+                "where its master weights cannot follow; use it without master weights"
+            )
+        value = value if value.dtype is torch.float32 else cast(value, torch.float32)
+        version, self._value_version = self._value_version, self.stand_in._version
         stored.master.write(flat(laid_out_as(part, value)), weight, 0, weight.numel())
-        if self.stand_in._version != self._value_version:
-            self._value_version = self.stand_in._version
+        if version != self._value_version:
             torch.autograd.graph.increment_version(part)
         self._note_parameter()
 

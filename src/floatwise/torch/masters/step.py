@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.torch.masters.flat import is_sharded, local
-from floatwise.torch.masters.fused import FusedSteps, is_ready
+from floatwise.torch.masters.fused import FusedSteps
 from floatwise.torch.masters.granularity import Granularity, granularity_of
 from floatwise.torch.masters.master import Stochastic
-from floatwise.torch.masters.registry import Stored, stored_of
+from floatwise.torch.masters.registry import Stored, changes, stored_of
 from floatwise.torch.masters.stand_ins import StandIns, only_these
 
 __all__ = ["MasterStep"]
@@ -46,6 +46,8 @@ class MasterStep:
         self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._all: StandIns | None = None
         self._is_within = False
+        self._table: list[tuple[dict[str, Any], Tensor, Stored | None]] = []
+        self._key: list[int] = []
 
     def run(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps once and returns the loss of `closure`."""
@@ -58,10 +60,12 @@ class MasterStep:
             with torch.enable_grad():
                 loss = closure()
         self._number_the_step()
-        waiting = list(self._with_gradients())
         if granularity == "part":
-            waiting = self._by_parts(waiting)
-        self._by_parameters([p for _, p, _ in waiting])
+            with torch.no_grad():
+                waiting = self._fused.step(self._with_gradients())
+        else:
+            waiting = [parameter for _, parameter, _ in self._with_gradients()]
+        self._by_parameters(waiting)
         return loss
 
     def begin(self) -> None:
@@ -123,23 +127,6 @@ class MasterStep:
 
         return call
 
-    def _by_parts(self, waiting: list[tuple[dict[str, Any], Tensor, Stored]]) -> list[Any]:
-        """Updates what it can and returns the rest: parameters in their first step."""
-        ready: dict[int, list[tuple[Tensor, Stored]]] = {}
-        rest = []
-        for group, parameter, stored in waiting:
-            if is_ready(self.optimizer, group, parameter):
-                ready.setdefault(id(group), []).append((parameter, stored))
-            else:
-                rest.append((group, parameter, stored))
-        with torch.no_grad():
-            for group in self.optimizer.param_groups:
-                chosen = ready.get(id(group), [])
-                self._fused.step(group, chosen)
-                for parameter, _ in chosen:
-                    torch.autograd.graph.increment_version(local(parameter))
-        return rest
-
     def _by_parameters(self, parameters: list[Tensor]) -> None:
         for some in _portions(parameters):
             with only_these(self.optimizer, some):
@@ -151,7 +138,7 @@ class MasterStep:
                 finally:
                     with torch.no_grad():
                         stand_ins.give_back()
-        others = [p for p in self._parameters() if stored_of(p) is None and p.grad is not None]
+        others = [p for _, p, stored in self._parameters() if stored is None and p.grad is not None]
         if others:
             with only_these(self.optimizer, others):
                 self._unhooked_step()
@@ -167,8 +154,7 @@ class MasterStep:
         groups = self.optimizer.param_groups
         steps = max((group.get(_STEPS, 0) for group in groups), default=0)
         is_by_chance = False
-        for index, parameter in enumerate(self._parameters()):
-            stored = stored_of(parameter)
+        for index, (_, parameter, stored) in enumerate(self._parameters()):
             if stored is not None and isinstance(stored.master, Stochastic):
                 stored.master.chance = (steps, index, *_shard(parameter))
                 is_by_chance = True
@@ -176,20 +162,23 @@ class MasterStep:
             for group in groups:
                 group[_STEPS] = steps + 1
 
-    def _parameters(self) -> Iterator[Tensor]:
-        for group in self.optimizer.param_groups:
-            yield from group["params"]
+    def _parameters(self) -> Sequence[tuple[dict[str, Any], Tensor, Stored | None]]:
+        """Returns every parameter with its group and its master."""
+        groups = self.optimizer.param_groups
+        key = [changes(), *map(id, groups), *(id(p) for group in groups for p in group["params"])]
+        if key != self._key or any(s is not None and p.dtype is not s.dtype for _, p, s in self._table):
+            self._table = [(group, p, stored_of(p)) for group in groups for p in group["params"]]
+            self._key = [changes(), *key[1:]]
+        return self._table
 
     def _updated(self) -> list[Tensor]:
         # Of the frozen ones, those with gradients: an optimizer looks at nothing else.
-        return [p for p in self._parameters() if stored_of(p) is not None and (p.requires_grad or p.grad is not None)]
+        return [p for _, p, s in self._parameters() if s is not None and (p.requires_grad or p.grad is not None)]
 
     def _with_gradients(self) -> Iterator[tuple[dict[str, Any], Tensor, Stored]]:
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                stored = stored_of(parameter)
-                if stored is not None and parameter.grad is not None:
-                    yield group, parameter, stored
+        for group, parameter, stored in self._parameters():
+            if stored is not None and parameter.grad is not None:
+                yield group, parameter, stored
 
 
 def _portions(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
