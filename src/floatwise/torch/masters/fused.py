@@ -80,6 +80,8 @@ class FusedSteps:
         for (group_id, device), weights in ready.items():
             self._step_group(groups[group_id], device, weights)
             torch.autograd.graph.increment_version([local(weight.parameter) for weight in weights])
+            for weight in weights:
+                weight.grad = weight.weight  # a gradient that the loop drops is to be free
         return rest
 
     def _step_group(self, group: dict[str, Any], device: torch.device, weights: list[_Weight]) -> None:
@@ -125,6 +127,7 @@ class FusedSteps:
             known is None
             or known.parameter is not parameter
             or known.address != part.data_ptr()
+            or known.weight.numel() != part.numel()
             or known.extra is not stored.master.extra
             or len(known.kept) != len(keys)
             or any(state.get(key) is not kept for key, kept in zip(keys, known.kept, strict=False))
@@ -140,7 +143,7 @@ class FusedSteps:
     ) -> _Weight | None:
         kept = tuple(state.get(key) for key in keys)
         *like_weight, step = kept
-        if not all(isinstance(s, Tensor) and local(s).stride() == part.stride() for s in like_weight):
+        if not all(isinstance(s, Tensor) and _lies_as(part, local(s)) for s in like_weight):
             return None
         weight = stored.weight(parameter)
         return _Weight(
@@ -210,6 +213,12 @@ def _is_sharded_as(parameter: Tensor, grad: Tensor) -> bool:
     if not is_sharded(parameter):
         return not is_sharded(grad)
     return is_sharded(grad) and grad.placements == parameter.placements  # type: ignore[attr-defined]
+
+
+def _lies_as(part: Tensor, state: Tensor) -> bool:
+    """Returns whether a state can be read and written beside a weight, element by element in memory order."""
+    of_part = (part.shape, part.stride(), part.device, torch.float32)
+    return (state.shape, state.stride(), state.device, state.dtype) == of_part
 
 
 def _is_decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:

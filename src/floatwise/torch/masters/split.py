@@ -84,8 +84,9 @@ def _agrees(kernel: Kernel) -> bool:
     value = torch.cat([upper + low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).view(torch.float32)
     results = []
     for split, join, widened in ((kernel.split, kernel.join, kernel.widen), (_split, _join, Tensor.copy_)):
-        high, low = torch.empty_like(value, dtype=torch.bfloat16), torch.empty_like(value, dtype=torch.int16)
-        joined, negative, wide = torch.empty_like(value), torch.empty_like(value), torch.empty_like(value)
+        # Not empty: memory that was used before may hold the right answers.
+        high, low = torch.zeros_like(value, dtype=torch.bfloat16), torch.zeros_like(value, dtype=torch.int16)
+        joined, negative, wide = torch.zeros_like(value), torch.zeros_like(value), torch.zeros_like(value)
         split(value.clone(), high, low)
         join(joined, high, low)
         join(negative, high, torch.full_like(low, -1))
