@@ -9,7 +9,7 @@ from floatwise.tap.core import Tap
 from floatwise.tap.events import Observer
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.job import Job
-from floatwise.torch.child import TrainingChild
+from floatwise.torch.script.child import TrainingChild
 
 
 class Untouched(ExistingPrecision):

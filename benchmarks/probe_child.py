@@ -8,7 +8,7 @@ import time
 from floatwise.probe.child import RecordingChild
 from floatwise.tap.child import main
 from floatwise.tap.events import Observer
-from floatwise.torch.child import WARM_UP_ITERATIONS
+from floatwise.torch.script.child import WARM_UP_ITERATIONS
 
 
 class TimedRecordingChild(RecordingChild):

@@ -33,7 +33,7 @@ def main() -> None:
     )
     runners = {
         "float32": Runner("clock_child", clock_job(SCRIPT, OPTIONS, steps)),
-        "floatwise run": Runner("floatwise.torch.child", plan),
+        "floatwise run": Runner("floatwise.torch.script.child", plan),
         "autocast by hand": Runner("clock_child", clock_job(BY_HAND, OPTIONS, steps)),
     }
     in_turn(runners)

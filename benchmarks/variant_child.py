@@ -12,7 +12,7 @@ from tensor_bytes import Census, WeightCopies
 from variants import VARIANTS
 
 from floatwise.tap.job import Job
-from floatwise.torch.peak_memory import PeakMemoryMeter
+from floatwise.torch.script.peak_memory import PeakMemoryMeter
 
 __all__ = ["WARM_UP_STEPS", "VariantRun", "job"]
 

@@ -25,7 +25,7 @@ LEVELS = (
     ("plan",),
     ("tap",),
     ("torch",),
-    ("probe",),
+    ("probe", "rehearse"),
     ("planner",),
     ("report",),
     ("cli",),
@@ -37,7 +37,7 @@ FRAMEWORKS = frozenset(
     "accelerate deepspeed jax keras lightning pytorch_lightning tensorflow torch transformers".split()
 )
 #: Rooms whose files may import a framework; elsewhere only a file that is named after one may import it.
-FRAMEWORK_ROOMS = frozenset({"tap", "torch", "probe"})
+FRAMEWORK_ROOMS = frozenset({"tap", "torch", "probe", "rehearse"})
 #: What the command line's own process uses of these rooms: it starts children and reads what they wrote.
 FRAMEWORK_FREE = frozenset(
     {
@@ -189,8 +189,9 @@ def test_source_files_are_well_formed() -> None:
 
 def test_modules_say_what_they_export() -> None:
     silent = {module for module in MODULES if not exports(module)}
-    # The build reads the version's file as text; the probe's files each serve a different process.
-    assert silent <= {"floatwise._version", "floatwise.probe"}
+    # The build reads the version's file as text; the files of the others are imported by their own names.
+    folders = ("probe", "rehearse", "torch.distributed", "torch.scaling", "torch.script")
+    assert silent <= {"floatwise._version", *(f"floatwise.{folder}" for folder in folders)}
 
 
 def exports(module: str) -> bool:

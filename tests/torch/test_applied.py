@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, recipe
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
-from floatwise.torch.applied import AppliedPlan
+from floatwise.torch.script.applied import AppliedPlan
 
 BF16 = recipe("bf16-mixed")
 

@@ -297,7 +297,7 @@ class TestWaiting:
 
 def test_the_largest_gradient_is_that_of_the_norm() -> None:
     """CPU and accelerators measure by different operators."""
-    from floatwise.torch.scale_evidence import _largest_gradients
+    from floatwise.torch.scaling.evidence import _largest_gradients
 
     values: list[Tensor] = [torch.randn(3, 5), torch.zeros(0), torch.tensor(-7.5), torch.randn(4, 4).t()]
     parameters = [nn.Parameter(torch.empty_like(v)) for v in values]

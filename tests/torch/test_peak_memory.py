@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from floatwise.torch.peak_memory import PeakMemoryMeter
+from floatwise.torch.script.peak_memory import PeakMemoryMeter
 
 _MEGABYTE = 2**20
 

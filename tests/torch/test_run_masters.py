@@ -19,8 +19,8 @@ from floatwise.plan import ModulePolicy, Plan, Policy, recipe
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.torch import MasterWeights, prepare
-from floatwise.torch.applied import AppliedPlan
 from floatwise.torch.masters import float32_value
+from floatwise.torch.script.applied import AppliedPlan
 
 SPLIT = recipe("bf16-master")
 

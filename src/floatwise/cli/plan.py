@@ -27,7 +27,7 @@ from floatwise.report import render_decision, write_report
 __all__ = ["plan"]
 
 DEFAULT_PLAN = Path("precision.toml")
-#: Three steps warm up and are not timed (`floatwise.torch.child`); one ratio of the rest would be chance.
+#: Three steps warm up and are not timed (`floatwise.torch.script.child`); one ratio of the rest would be chance.
 _FEWEST_MEASURED_STEPS = 5
 
 

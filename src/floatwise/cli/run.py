@@ -47,7 +47,7 @@ def run(
     chosen = _choose(script, plan, recipe_name)
     _warn_if_slow(chosen)
     need_torch()
-    from floatwise.torch.run import run_under_plan
+    from floatwise.torch.script.run import run_under_plan
 
     raise typer.Exit(run_under_plan(chosen, script, arguments or ()))
 

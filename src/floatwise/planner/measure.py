@@ -86,7 +86,9 @@ def _in_turn(plan: Plan, script: str, arguments: Sequence[str], steps: int, prog
         pairs = []
         for each, run in ((recipe("fp32"), plain), (plan, planned)):
             job = Job(script, tuple(arguments), steps, paced=True, options={"plan": dumps_plan(each)})
-            child = stack.enter_context(Child("floatwise.torch.child", job, f"training {script} as {each.recipe}"))
+            child = stack.enter_context(
+                Child("floatwise.torch.script.child", job, f"training {script} as {each.recipe}")
+            )
             # The second starts up when the first has trained its first step: together they would only contend.
             _take_next(child, run)
             pairs.append((child, run))
@@ -133,7 +135,7 @@ def _other_seed(offset: int, script: str, arguments: Sequence[str], steps: int, 
     options = {"plan": dumps_plan(recipe("fp32")), "memory": False}
     job = Job(script, tuple(arguments), steps, seed_offset=offset, options=options)
     losses = []
-    with Child("floatwise.torch.child", job, f"training {script} with another seed") as child:
+    with Child("floatwise.torch.script.child", job, f"training {script} with another seed") as child:
         for message in child.messages():
             if message["event"] == "step":
                 losses.append(float(message["loss"]))

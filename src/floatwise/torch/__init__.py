@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from floatwise.torch.average import WeightAverage
-from floatwise.torch.distributed_fsdp2 import fully_shard_policy
+from floatwise.torch.distributed.fsdp2 import fully_shard_policy
 from floatwise.torch.islands import apply_islands
-from floatwise.torch.loss_scaler import LossScaler
 from floatwise.torch.masters import MasterWeights
 from floatwise.torch.paths import module_paths
 from floatwise.torch.prepare import Precision, StepInfo, prepare
 from floatwise.torch.region import autocast_region
-from floatwise.torch.skip_account import ScaleChange
-from floatwise.torch.skip_report import NonFiniteGradient
+from floatwise.torch.scaling.account import ScaleChange
+from floatwise.torch.scaling.loss_scaler import LossScaler
+from floatwise.torch.scaling.report import NonFiniteGradient
 
 __all__ = [
     "LossScaler",

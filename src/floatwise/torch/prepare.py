@@ -18,11 +18,10 @@ from floatwise.plan import Plan
 from floatwise.torch.accumulation import Accumulation
 from floatwise.torch.clipping import check_limits, clip_by_norm, clip_by_value
 from floatwise.torch.cuda_policy import CudaPolicy
-from floatwise.torch.distributed import DistributedFormats
-from floatwise.torch.distributed_convert import converting
-from floatwise.torch.distributed_shards import check_shards
+from floatwise.torch.distributed.convert import converting
+from floatwise.torch.distributed.formats import DistributedFormats
+from floatwise.torch.distributed.shards import check_shards
 from floatwise.torch.islands import apply_islands, forget_calls
-from floatwise.torch.loss_scaler import LossScaler
 from floatwise.torch.plan_support import as_plan
 from floatwise.torch.refusals import (
     as_optimizers,
@@ -37,7 +36,8 @@ from floatwise.torch.refusals import (
     refuse_clip_norm,
 )
 from floatwise.torch.region import autocast_region, float32_products
-from floatwise.torch.scaled_gradients import ScaledGradients, parameters_with_gradients, several_ranks
+from floatwise.torch.scaling.gradients import ScaledGradients, parameters_with_gradients, several_ranks
+from floatwise.torch.scaling.loss_scaler import LossScaler
 from floatwise.torch.step_info import StepInfo
 from floatwise.torch.stored_weights import store_weights, with_masters
 

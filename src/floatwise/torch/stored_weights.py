@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from floatwise.errors import PlanError
 from floatwise.plan import Plan
-from floatwise.torch.distributed_convert import converting
+from floatwise.torch.distributed.convert import converting
 from floatwise.torch.masters import (
     Float32Checkpoints,
     MasterWeights,

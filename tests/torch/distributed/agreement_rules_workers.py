@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from floatwise.errors import BadInputError
 from floatwise.torch import LossScaler
-from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
+from floatwise.torch.distributed.agreement import found_inf_everywhere, unscale_gradients
 
 __all__ = ["answers"]
 

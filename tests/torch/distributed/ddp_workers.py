@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from floatwise.errors import PlanError
 from floatwise.plan import LossScale, Plan, Reductions, recipe
-from floatwise.torch.distributed_convert import converting
-from floatwise.torch.distributed_ddp import rebuild_reducer, sum_gradients_in
+from floatwise.torch.distributed.convert import converting
+from floatwise.torch.distributed.ddp import rebuild_reducer, sum_gradients_in
 
 #: How a model may be wrapped; what `rebuild_reducer` has to keep.
 WRAPPINGS: dict[str, dict[str, Any]] = {

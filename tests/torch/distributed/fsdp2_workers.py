@@ -30,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from floatwise.errors import FloatwiseError
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, Reductions, recipe
 from floatwise.torch import Precision, autocast_region, prepare
-from floatwise.torch.distributed_convert import convert_parameters
-from floatwise.torch.distributed_fsdp2 import ShardedFormats
+from floatwise.torch.distributed.convert import convert_parameters
+from floatwise.torch.distributed.fsdp2 import ShardedFormats
 
 #: Policies that a model may have been sharded with before the plan came.
 OWN: dict[str, MixedPrecisionPolicy] = {

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD
 
-from floatwise.torch.agreement import _reducing_device, found_inf_everywhere, unscale_gradients
+from floatwise.torch.distributed.agreement import _reducing_device, found_inf_everywhere, unscale_gradients
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from floatwise.errors import PlanError
 from floatwise.plan import Reductions, recipe
-from floatwise.torch.distributed_fsdp2 import fully_shard_policy
+from floatwise.torch.distributed.fsdp2 import fully_shard_policy
 
 Ranks = list[dict[str, Any]]
 BF16 = torch.bfloat16

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from floatwise.errors import BadInputError
-from floatwise.torch.distributed_convert import converting
+from floatwise.torch.distributed.convert import converting
 from floatwise.torch.masters.flat import is_sharded
 from floatwise.torch.masters.gradients import raise_float16_grad
 from floatwise.torch.masters.granularity import Granularity

@@ -13,8 +13,8 @@ from floatwise.tap.child import ScriptChild, main
 from floatwise.tap.core import Tap
 from floatwise.tap.events import Observer
 from floatwise.tap.existing import ExistingPrecision
-from floatwise.torch.applied import AppliedPlan
-from floatwise.torch.peak_memory import PeakMemoryMeter
+from floatwise.torch.script.applied import AppliedPlan
+from floatwise.torch.script.peak_memory import PeakMemoryMeter
 
 __all__ = ["CHILD", "WARM_UP_ITERATIONS"]
 
@@ -25,7 +25,7 @@ WARM_UP_ITERATIONS = 3
 class TrainingChild(ScriptChild):
     """Options: `plan`, the plan's TOML; `memory`, False to leave the peak unmeasured."""
 
-    module = "floatwise.torch.child"
+    module = "floatwise.torch.script.child"
 
     def observers(self) -> list[Observer]:
         self.applied = AppliedPlan(loads_plan(self.job.options["plan"]))

@@ -29,7 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from floatwise.errors import BadInputError
 from floatwise.plan import Plan
 from floatwise.tap.patches import Patches
-from floatwise.torch.distributed_shards import add_in_float32, groups_of, sharded_states, start_again
+from floatwise.torch.distributed.shards import add_in_float32, groups_of, sharded_states, start_again
 from floatwise.torch.paths import module_paths
 from floatwise.torch.plan_support import TORCH_DTYPES, as_plan
 from floatwise.torch.policies import own_policies, policy_of

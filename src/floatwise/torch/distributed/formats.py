@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from floatwise.errors import PlanError
 from floatwise.plan import Plan
-from floatwise.torch.distributed_ddp import sum_gradients_in
-from floatwise.torch.distributed_fsdp2 import ShardedFormats
-from floatwise.torch.distributed_shards import sharded_states
+from floatwise.torch.distributed.ddp import sum_gradients_in
+from floatwise.torch.distributed.fsdp2 import ShardedFormats
+from floatwise.torch.distributed.shards import sharded_states
 from floatwise.torch.plan_support import TORCH_DTYPES
 
 __all__ = ["DistributedFormats"]

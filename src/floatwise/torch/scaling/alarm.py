@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from floatwise.errors import NonFiniteGradientsError
-from floatwise.torch.skip_account import SkipAccount
-from floatwise.torch.skip_report import non_finite_gradients, skip_report
+from floatwise.torch.scaling.account import SkipAccount
+from floatwise.torch.scaling.report import non_finite_gradients, skip_report
 
 __all__ = ["SkipAlarm"]
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
+from floatwise.torch.distributed.agreement import found_inf_everywhere, unscale_gradients
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -13,8 +13,8 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from floatwise.errors import BadInputError
-from floatwise.torch.agreement import found_inf_everywhere
-from floatwise.torch.loss_scaler import LossScaler
+from floatwise.torch.distributed.agreement import found_inf_everywhere
+from floatwise.torch.scaling.loss_scaler import LossScaler
 from floatwise.torch.stored_weights import raise_grad
 
 __all__ = ["ScaledGradients", "parameters_with_gradients", "several_ranks"]

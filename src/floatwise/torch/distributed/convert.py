@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from floatwise.errors import PlanError
-from floatwise.torch.distributed_ddp import rebuild_reducer
-from floatwise.torch.distributed_shards import groups_of, sharded_states, start_again
+from floatwise.torch.distributed.ddp import rebuild_reducer
+from floatwise.torch.distributed.shards import groups_of, sharded_states, start_again
 
 __all__ = ["convert_parameters", "converting"]
 

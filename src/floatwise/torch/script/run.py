@@ -21,7 +21,7 @@ from floatwise.tap.execute import explain_failure, run_script
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.frameworks import recognise_trainers
 from floatwise.tap.spawned import wrap_spawned
-from floatwise.torch.applied import AppliedPlan
+from floatwise.torch.script.applied import AppliedPlan
 
 __all__ = ["UnderPlan", "run_under_plan"]
 

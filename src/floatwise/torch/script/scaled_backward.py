@@ -19,11 +19,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.plan import LossScale
 from floatwise.tap.backward import leaves_of
-from floatwise.torch.agreement import found_inf_everywhere, unscale_gradients
-from floatwise.torch.distributed_shards import GATHERED
-from floatwise.torch.loss_scaler import LossScaler
+from floatwise.torch.distributed.agreement import found_inf_everywhere, unscale_gradients
+from floatwise.torch.distributed.shards import GATHERED
 from floatwise.torch.masters.flat import local
-from floatwise.torch.scale_evidence import heard_everywhere, largest_magnitude, largest_of, local_values
+from floatwise.torch.scaling.evidence import heard_everywhere, largest_magnitude, largest_of, local_values
+from floatwise.torch.scaling.loss_scaler import LossScaler
 from floatwise.torch.stored_weights import allow_float32_grad, raise_grad
 
 __all__ = ["ScaledBackward"]

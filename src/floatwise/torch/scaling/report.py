@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from floatwise.torch.scale_evidence import local_values
+from floatwise.torch.scaling.evidence import local_values
 
 __all__ = ["NonFiniteGradient", "non_finite_gradients", "skip_report"]
 

@@ -16,11 +16,11 @@ from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 from torch.optim import Optimizer
 
 from floatwise.plan import LossScale
-from floatwise.torch.scale_closure import stepped_with
-from floatwise.torch.scale_moves import MovingScaler
-from floatwise.torch.scale_settings import check_settings, default_device, is_sound_scale
-from floatwise.torch.skip_account import ScaleChange
-from floatwise.torch.skip_alarm import SkipAlarm
+from floatwise.torch.scaling.account import ScaleChange
+from floatwise.torch.scaling.alarm import SkipAlarm
+from floatwise.torch.scaling.closure import stepped_with
+from floatwise.torch.scaling.moves import MovingScaler
+from floatwise.torch.scaling.settings import check_settings, default_device, is_sound_scale
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -77,7 +77,7 @@ class LossScaler(MovingScaler):
       dynamic: False keeps the scale as it is; steps with non-finite gradients are skipped all the same. Default:
         `GradScaler` knows nothing else. Give it to reproduce a run with a static scale.
       growth: `"headroom"` grows only as far as the gradients leave room and not to where the scale has overflowed;
-        floatwise.torch.scale_growth tells how. It reads each gradient once more a step. `"fixed"` grows whenever the
+        floatwise.torch.scaling.growth tells how. It reads each gradient once more a step. `"fixed"` grows whenever the
         interval is over, exactly as `GradScaler`; for comparing with it, and where the extra reading shows.
       headroom_bits: How many powers of two the largest gradient of a weight must stay below float16's largest value
         after growth. Default: 4, the margin of Graphcore PopART's automatic loss scaling (`binEdgeLocation` 0.0625).

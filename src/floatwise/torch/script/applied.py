@@ -27,15 +27,15 @@ from floatwise.tap.events import Observer
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.tensors import map_tensors, to_float32
 from floatwise.torch.cuda_policy import CudaPolicy
-from floatwise.torch.distributed import DistributedFormats
-from floatwise.torch.distributed_shards import shards_of
+from floatwise.torch.distributed.formats import DistributedFormats
+from floatwise.torch.distributed.shards import shards_of
 from floatwise.torch.islands import apply_islands
 from floatwise.torch.masters import stored_of
 from floatwise.torch.paths import module_paths
 from floatwise.torch.plan_support import TORCH_DTYPES, check_plan
 from floatwise.torch.region import autocast_region
-from floatwise.torch.run_masters import RunMasters
-from floatwise.torch.scaled_backward import ScaledBackward
+from floatwise.torch.script.masters import RunMasters
+from floatwise.torch.script.scaled_backward import ScaledBackward
 
 __all__ = ["AppliedPlan"]
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from floatwise.torch.scale_log import Update
+from floatwise.torch.scaling.log import Update
 
 __all__ = ["ScaleGrowth"]
 

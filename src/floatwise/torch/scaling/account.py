@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from floatwise.torch.scale_log import Update
+from floatwise.torch.scaling.log import Update
 
 __all__ = ["ScaleChange", "SkipAccount"]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from floatwise.torch.scale_evidence import ScaleEvidence, largest_of
-from floatwise.torch.scale_growth import ScaleGrowth
-from floatwise.torch.scale_hysteresis import Hysteresis
-from floatwise.torch.scale_log import ScaleLog
-from floatwise.torch.scale_settings import check_scale
-from floatwise.torch.skip_account import SkipAccount
+from floatwise.torch.scaling.account import SkipAccount
+from floatwise.torch.scaling.evidence import ScaleEvidence, largest_of
+from floatwise.torch.scaling.growth import ScaleGrowth
+from floatwise.torch.scaling.hysteresis import Hysteresis
+from floatwise.torch.scaling.log import ScaleLog
+from floatwise.torch.scaling.settings import check_scale
 
 __all__ = ["MovingScaler"]
 
