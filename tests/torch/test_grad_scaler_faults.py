@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from floatwise.errors import NonFiniteGradientsError
+from floatwise.hardware import get_device
 from floatwise.torch import LossScaler
 
 INF, GOOD = math.inf, 1.0
@@ -231,3 +233,17 @@ class TestSmallerFaults:
         with pytest.warns(UserWarning, match="going on from the floor"):
             s.load_state_dict(state)
         assert s.get_scale() == 1.0
+
+
+class TestFault6EmulatedBfloat16:
+    """`torch.cuda.is_bf16_supported()` says yes to a T4, which has no unit for it."""
+
+    def test_stock_counts_emulation_and_ours_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        t4 = SimpleNamespace(major=7, minor=5, name="Tesla T4")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _=None: t4)
+        monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda _: True)
+        assert torch.cuda.is_bf16_supported()
+        assert not torch.cuda.is_bf16_supported(including_emulation=False)
+        assert not get_device(t4.name).has_matrix("bfloat16")

@@ -247,7 +247,7 @@ class TestClosures:
             ({"closure": lambda: 0.0}, r"2 optimizers; name one: step\(closure=\.\.\., optimizer=\.\.\.\)"),
             ({"closure": lambda: 0.0, "clip_norm": 1.0}, "2 optimizers"),
         ],
-        ids=str,
+        ids=["none", "no function", "two optimizers", "two optimizers and a limit"],
     )
     def test_what_is_refused(self, arguments: dict[str, Any], message: str) -> None:
         net = model()

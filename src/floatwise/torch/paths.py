@@ -16,6 +16,9 @@ def module_paths(model: nn.Module) -> dict[str, nn.Module]:
     A wrapper and what it wraps have the same path, and the wrapped module is the one returned. A module that is
     reachable by several paths is listed under each.
 
+    Args:
+      model: The model, wrapped (DDP, FSDP, torch.compile) or not.
+
     >>> list(module_paths(nn.Sequential(nn.Linear(2, 2))))
     ['', '0']
     """

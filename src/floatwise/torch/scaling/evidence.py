@@ -145,9 +145,12 @@ def _total_of(outputs: Any) -> Tensor | None:
 
 
 def heard_everywhere(found_inf: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns both numbers as all ranks together have them: a collective call when torch.distributed is initialised."""
+    """Returns both numbers as all ranks together have them: a collective call when torch.distributed is initialised.
+
+    A magnitude that is not finite counts as a finding: NaN would be lost in a maximum.
+    """
     device = found_inf.device
-    said = torch.where(found_inf > 0, _OVERFLOW, largest.clamp(max=_OVERFLOW / 2))
+    said = torch.where((found_inf > 0) | ~largest.isfinite(), _OVERFLOW, largest.clamp(max=_OVERFLOW / 2))
     heard = found_inf_everywhere({device: said}, ())[device]
     return (heard >= _OVERFLOW).float(), torch.where(heard >= _OVERFLOW, 0.0, heard)
 

@@ -76,9 +76,9 @@ class LossScaler(MovingScaler):
       ceiling: Where growth stops. Default: `max_loss_scale` of apex. Give a larger one when gradients vanish there.
       dynamic: False keeps the scale as it is; steps with non-finite gradients are skipped all the same. Default:
         `GradScaler` knows nothing else. Give it to reproduce a run with a static scale.
-      growth: `"headroom"` grows only as far as the gradients leave room and not to where the scale has overflowed;
-        floatwise.torch.scaling.growth tells how. It reads each gradient once more a step. `"fixed"` grows whenever the
-        interval is over, exactly as `GradScaler`; for comparing with it, and where the extra reading shows.
+      growth: `"headroom"`, the default, grows only as far as gradients leave room, and not to where the scale has
+        overflowed (floatwise.torch.scaling.growth). It reads each gradient once more a step. `"fixed"` grows whenever
+        the interval is over, exactly as `GradScaler`; for comparing with it, and where the extra reading shows.
       headroom_bits: How many powers of two the largest gradient of a weight must stay below float16's largest value
         after growth. Default: 4, the margin of Graphcore PopART's automatic loss scaling (`binEdgeLocation` 0.0625).
         Give more when gradients of activations are much larger than those of weights, so that they overflow first;
@@ -284,7 +284,7 @@ class LossScaler(MovingScaler):
 
         Args:
           optimizers: Those that step next, each unscaled by `unscale_`.
-          finite: False makes them skip whatever unscaling found.
+          finite: False makes them skip whatever unscaling found. Default: True.
 
         Returns:
           True when all will step.

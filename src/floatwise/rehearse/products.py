@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""16-bit products of CPU tensors as matrix units compute them, at the speed of float32."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from types import TracebackType
+
+import torch
+
+from floatwise.errors import BadInputError
+from floatwise.rehearse.product_kernels import KEY, product_kernels
+from floatwise.rehearse.recurrent import recurrent_kernels
+
+__all__ = ["MatrixUnits"]
+
+_SUPPORTED = (torch.float16, torch.bfloat16)
+
+
+def _default_dtypes() -> tuple[torch.dtype, ...]:
+    """float16, and bfloat16 unless the CPU has instructions that multiply it into float32."""
+    units = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return (torch.float16,) if units else _SUPPORTED
+
+
+class _Registrations:
+    """The kernels in the dispatcher, and how many hold them there for each dtype."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: Counter[torch.dtype] = Counter()
+        self._library: torch.library.Library | None = None
+
+    def hold(self, dtypes: tuple[torch.dtype, ...]) -> None:
+        with self._lock:
+            if self._library is None:
+                self._library = self._registered()
+            self._holders.update(dtypes)
+
+    def release(self, dtypes: tuple[torch.dtype, ...]) -> None:
+        with self._lock:
+            self._holders -= Counter(dtypes)  # drops a dtype that nobody holds any more
+            if not self._holders and self._library is not None:
+                self._library._destroy()
+                self._library = None
+
+    def _registered(self) -> torch.library.Library:
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            for name, kernel in product_kernels(self._holders).items():
+                library.impl(name, kernel, KEY, with_keyset=True)
+            for name, kernel in recurrent_kernels(self._holders).items():
+                library.impl(name, kernel, "AutocastCPU")
+        except BaseException:
+            library._destroy()
+            raise
+        return library
+
+
+_registrations = _Registrations()
+
+
+class MatrixUnits:
+    """While open, 16-bit products of CPU tensors are computed as matrix units do; also a context manager.
+
+    Matrix products, convolutions, scaled dot product attention and recurrent layers, forward and backward, take
+    their operands as given, accumulate in float32 and round the result once, to infinity where it is too large.
+    Element-wise operators keep PyTorch's own 16-bit arithmetic, and everything in float32 stays as it is. PyTorch's
+    own float16 kernels give such results, too, on most CPUs at a hundredth of the speed.
+
+    Autograd, autocast, checkpointing, `GradScaler` and `torch.compile` need nothing: the kernels lie below them.
+    To follow CUDA's choice of dtypes as well, hold `floatwise.torch.cuda_policy.CudaPolicy` beside it.
+
+    Within one product the order of summation is the CPU's. What CUDA does differently on request is not rehearsed:
+    sums of split products in 16 bits (`allow_fp16_reduced_precision_reduction`).
+
+    The first one to open and the last one to close change PyTorch's dispatcher: no other thread should compute
+    meanwhile. Checkpointed blocks compute again during the backward pass, so keep it open over the whole step.
+
+    Args:
+      dtypes: The formats to compute so. Default: float16, and bfloat16 where this CPU has no instructions
+        (AVX512-BF16, AMX) that multiply it; where it has, its own kernels are faster than float32 and round once,
+        too, but flush numbers below 2^-126.
+
+    Attributes:
+      active: True until `close()`.
+
+    Raises:
+      BadInputError: A dtype that is neither float16 nor bfloat16, or none at all.
+    """
+
+    def __init__(self, dtypes: Iterable[torch.dtype] | None = None) -> None:
+        self.dtypes = tuple(dict.fromkeys(_default_dtypes() if dtypes is None else dtypes))
+        if not self.dtypes or not set(self.dtypes) <= set(_SUPPORTED):
+            raise BadInputError(
+                f"MatrixUnits: dtypes={self.dtypes}; allowed are torch.float16 and torch.bfloat16, or both"
+            )
+        _registrations.hold(self.dtypes)
+        self.active = True
+
+    def close(self) -> None:
+        """Gives up this hold; the last one to do so restores PyTorch's own kernels. Closing twice is harmless."""
+        if self.active:
+            self.active = False
+            _registrations.release(self.dtypes)
+
+    def __enter__(self) -> MatrixUnits:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that is open under a plan, computed as matrix units would, with nothing left behind afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from floatwise.plan import Plan
+from floatwise.rehearse.module_trace import ModuleTrace
+from floatwise.rehearse.products import MatrixUnits
+from floatwise.rehearse.training import MakeTraining, Training
+from floatwise.tap.walk import walk_modules
+from floatwise.torch.plan_support import TORCH_DTYPES
+from floatwise.torch.prepare import Precision, prepare
+
+__all__ = ["Run", "all_finite", "opened", "parameters_of"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training under a plan.
+
+    Attributes:
+      training: The training.
+      precision: The plan in force.
+      trace: Follows the calls of the model's modules.
+      parameters: The trainable parameters by path.
+    """
+
+    training: Training
+    precision: Precision
+    trace: ModuleTrace
+    parameters: dict[str, nn.Parameter]
+
+
+@contextmanager
+def opened(make_training: MakeTraining, plan: Plan, seed: int, samples: bool = False) -> Iterator[Run]:
+    """Makes a training from a seed and puts a plan in force, until the block ends.
+
+    Args:
+      make_training: Makes it.
+      plan: The plan.
+      seed: What the random state is seeded with before the training is made. The caller's own comes back after.
+      samples: Whether to keep samples of what modules take and return.
+
+    Raises:
+      PlanError: This runtime cannot apply the plan.
+    """
+    dtype = TORCH_DTYPES.get(plan.compute_dtype, torch.float32)
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.manual_seed(seed)
+        training = make_training()
+        trace = ModuleTrace(training.model, samples)
+        stack.callback(trace.close)
+        if dtype is not torch.float32:
+            stack.enter_context(MatrixUnits([dtype]))
+        precision = prepare(training.model, training.optimizer, plan)
+        stack.callback(precision.close)
+        yield Run(training, precision, trace, parameters_of(training.model))
+
+
+def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the trainable parameters by path; one that has several comes under the first."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for path, module in walk_modules(model):
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[f"{path}.{name}" if path else name] = parameter
+    return found
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Returns whether every value is finite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
