@@ -39,6 +39,8 @@ lint: $(VENV)/.dev ## ruff and mypy
 bench: $(VENV)/.dev ## measure what Floatwise costs and gains on this machine
 	$(BIN)/python benchmarks/probe_cost.py
 	$(BIN)/python benchmarks/run_vs_autocast.py
+	$(BIN)/python benchmarks/master_weights.py
+	$(BIN)/python benchmarks/scale_growth.py
 
 clean: ## remove the virtual environment and everything made
 	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
