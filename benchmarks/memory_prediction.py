@@ -58,7 +58,9 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Returns logits of shape (batch, length, vocabulary)."""
         mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-        logits: Tensor = self.head(self.transformer(self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True))
+        logits: Tensor = self.head(
+            self.transformer(self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True)
+        )
         return logits
 
 
@@ -147,18 +149,22 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--measure", nargs=2, metavar=("MODEL", "RECIPE"), help=argparse.SUPPRESS)
+    parser.add_argument("--compare", nargs=2, metavar=("MODEL", "RECIPE"), help="one pair alone, as JSON")
     args = parser.parse_args()
-    if args.measure:
-        print(measured(CASES[args.measure[0]], args.measure[1]))
+    if args.compare:
+        model, name = args.compare
+        row = predicted(CASES[model], name)
+        print(json.dumps({**row, "measured_bytes": measured(CASES[model], name)}))
         return
     rows = []
     print(f"{'model':12} {'recipe':12} predicted  measured   error  at the peak (MiB)")
-    for model, case in CASES.items():
+    for model in CASES:
         for name in RECIPES:
-            command = [sys.executable, __file__, "--measure", model, name]
-            real = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-            row = predicted(case, name)
+            command = [sys.executable, __file__, "--compare", model, name]
+            row = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            )
+            real = row.pop("measured_bytes")
             error = row["peak_bytes"] / real - 1
             rows.append({"model": model, "recipe": name, "measured_bytes": real, "error": error, **row})
             kinds = ", ".join(
@@ -167,7 +173,9 @@ def main() -> None:
                 if k.endswith("_bytes") and k != "peak_bytes" and v
             )
             mib = [x / 2**20 for x in (row["peak_bytes"], real)]
-            print(f"{model:12} {name:12} {mib[0]:9.1f} {mib[1]:9.1f} {error:+7.1%}  {row['phase']}: {kinds}", flush=True)
+            print(
+                f"{model:12} {name:12} {mib[0]:9.1f} {mib[1]:9.1f} {error:+7.1%}  {row['phase']}: {kinds}", flush=True
+            )
     print(f"largest error: {max(abs(row['error']) for row in rows):.1%}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from turns import ROOT, machine
 
+from floatwise.rehearse.cuda_specials import CudaSpecials
 from floatwise.rehearse.products import MatrixUnits
 from floatwise.torch import LossScaler
 from floatwise.torch.cuda_policy import CudaPolicy
@@ -63,7 +64,7 @@ def cnn() -> tuple[nn.Module, Optimizer, Callable[[nn.Module, int], Tensor]]:
 
 
 #: Example, size of its batch, size of the batch that PyTorch's own float16 kernels can compute in seconds.
-EXAMPLES: dict[str, tuple[Example, int, int]] = {"text_gpt": (gpt, 12, 1), "digits_cnn": (cnn, 128, 8)}
+EXAMPLES: dict[str, tuple[Example, int, int]] = {"text_gpt": (gpt, 12, 2), "digits_cnn": (cnn, 128, 128)}
 
 
 class Run:
@@ -81,6 +82,7 @@ class Run:
             if self.dtype is not None:
                 stack.enter_context(CudaPolicy())
             if self.rehearsed and self.dtype is not None:
+                stack.enter_context(CudaSpecials())
                 stack.enter_context(MatrixUnits((self.dtype,)))
             start = time.perf_counter()
             self.optimizer.zero_grad()

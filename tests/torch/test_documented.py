@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import floatwise.torch
-from floatwise.torch import LossScaler, MasterWeights, Precision, WeightAverage
+from floatwise.torch import LossScaler, Precision, WeightAverage
 
 #: Methods whose parameters are a closure of the optimizer's or `GradScaler`'s own, explained there.
-METHODS = [
+METHODS: list[Callable[..., Any]] = [
     Precision.accumulate,
     Precision.backward,
     Precision.grad,

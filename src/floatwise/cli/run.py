@@ -55,6 +55,8 @@ def run(
 def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:
     if plan is not None and recipe_name is not None:
         raise BadInputError("got both --plan and --recipe; give one of them")
+    if recipe_name is not None and recipe_name.endswith(".toml"):
+        raise BadInputError(f"got --recipe {recipe_name}, which names a plan file: give --plan {recipe_name}")
     if recipe_name is not None:
         return recipe(recipe_name)
     path = plan or DEFAULT_PLAN

@@ -113,7 +113,7 @@ def _read(path: Path, source: str) -> bytes:
 
 def _suggestion(path: Path) -> str:
     if str(path) in RECIPES:
-        return f"{str(path)!r} is the name of a recipe: recipe({str(path)!r}) makes the plan"
+        return f"{str(path)!r} is the name of a recipe: give --recipe {path}, or in Python recipe({str(path)!r})"
     try:
         names = nearest_names(path.name, (p.name for p in path.parent.glob("*.toml")))
     except OSError:

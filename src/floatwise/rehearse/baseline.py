@@ -12,19 +12,19 @@ from torch import Tensor
 
 from floatwise.formats import get_format
 from floatwise.plan import recipe
-from floatwise.rehearse.first_look import look
+from floatwise.rehearse.first_look import FirstLook, look
 from floatwise.rehearse.permuted import PermutedReductions
-from floatwise.rehearse.signal import sqnr_db
+from floatwise.rehearse.sqnr import sqnr_db
 from floatwise.rehearse.training import MakeTraining
 from floatwise.rehearse.trial import Trial, rehearse, train
 from floatwise.rehearse.watch import OperatorSite
 
-__all__ = ["Baseline", "measure_baseline"]
+__all__ = ["OTHER_RUNS", "Baseline", "SpreadSource", "baseline_of", "measure_baseline"]
 
 SpreadSource = Literal["seeds", "permuted_reductions"]
 
 #: Further float32 runs; with the first one they make three, as in the planner's measurement.
-_OTHER_RUNS = (1, 2)
+OTHER_RUNS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -73,34 +73,44 @@ def measure_baseline(make_training: MakeTraining, steps: int, *, seed: int = 0) 
     if trial.trained is None:
         return Baseline(trial, (), "seeds", {}, {})
     source: SpreadSource = "seeds"
-    others = [train(make_training, plan, steps, seed + offset).losses for offset in _OTHER_RUNS]
+    others = [train(make_training, plan, steps, seed + offset).losses for offset in OTHER_RUNS]
     if all(losses == trial.trained.losses for losses in others):
         source = "permuted_reductions"
         others = [
-            train(make_training, plan, steps, seed, also=PermutedReductions(offset)).losses for offset in _OTHER_RUNS
+            train(make_training, plan, steps, seed, also=PermutedReductions(offset)).losses for offset in OTHER_RUNS
         ]
+    permuted = [look(make_training, plan, seed, also=PermutedReductions(offset)) for offset in OTHER_RUNS]
+    return baseline_of(trial, others, source, permuted)
+
+
+def baseline_of(
+    trial: Trial, other_losses: Sequence[tuple[float, ...]], source: SpreadSource, permuted: Sequence[FirstLook]
+) -> Baseline:
+    """Returns what a float32 run and its variations say.
+
+    Args:
+      trial: The run.
+      other_losses: Losses of the further runs.
+      source: What those differ by.
+      permuted: The first batch again, with sums added up in other orders.
+    """
+    if trial.trained is None:
+        return Baseline(trial, (), source, {}, {})
     known = trial.start.nonfinite_sites
     if trial.trained.first_nonfinite is not None:
         known |= {trial.trained.first_nonfinite.site}
-    return Baseline(
-        trial,
-        tuple(others),
-        source,
-        _rounding_db(make_training, trial, seed),
-        _batch_db(trial.trained.gradients),
-        known,
-    )
+    batch = _batch_db(trial.trained.gradients)
+    return Baseline(trial, tuple(other_losses), source, _rounding_db(trial.start, permuted), batch, known)
 
 
-def _rounding_db(make_training: MakeTraining, trial: Trial, seed: int) -> dict[str, float]:
-    """Returns the worse of two permutations, and never better than one rounding of each value."""
+def _rounding_db(start: FirstLook, permuted: Sequence[FirstLook]) -> dict[str, float]:
+    """Returns the worst of the permutations, and never better than one rounding of each value."""
     fmt = get_format("float32")
     once = -20 * math.log10(fmt.epsilon / math.sqrt(12))  # uniform rounding error of a value of size 1
     worst: dict[str, float] = {}
-    for offset in _OTHER_RUNS:
-        permuted = look(make_training, trial.plan, seed, also=PermutedReductions(offset))
-        for name, gradient in trial.start.gradients.items():
-            ratio = sqnr_db(gradient, permuted.gradients[name])
+    for other in permuted:
+        for name, gradient in start.gradients.items():
+            ratio = sqnr_db(gradient, other.gradients[name]) if name in other.gradients else None
             if ratio is not None:
                 worst[name] = min(ratio, worst.get(name, once))
     return worst

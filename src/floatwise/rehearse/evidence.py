@@ -59,9 +59,9 @@ _PROBLEMS = {
         "损失缩放降到 {scale} 时，第一个批次的梯度仍不是有限值。",
     ),
     "gradients_wrong": Text(
-        "{count} of {total} gradients of the first batch have more noise than rounding explains; worst: {parameter}, "
-        "{sqnr_db} dB of signal over noise where at least {required_db} are expected.",
-        "第一个批次的 {total} 个梯度中有 {count} 个的误差超出舍入所能解释的范围；最严重：{parameter}，"
+        "{count} of {total} gradients of the first batch are more noise than rounding may make of them; worst: "
+        "{parameter}, {sqnr_db} dB of signal over noise where at least {required_db} are expected.",
+        "第一个批次的 {total} 个梯度中有 {count} 个的误差超出舍入误差的合理范围；最严重：{parameter}，"
         "信噪比为 {sqnr_db} dB，至少应为 {required_db} dB。",
     ),
     "gradients_vanish": Text(
@@ -152,7 +152,8 @@ _ADVICE = {
     "scale_product": Text(
         "In {module}, divide an operand of {operator} by {divisor} and multiply by it again in float32: the largest "
         "result, {before}, is then {after}.",
-        "在 {module} 中，先将 {operator} 的一个操作数除以 {divisor}，再在 float32 中乘回：结果最大值由 {before} 变为 {after}。",
+        "在 {module} 中，先将 {operator} 的一个操作数除以 {divisor}，再在 float32 中乘回："
+        "结果最大值由 {before} 变为 {after}。",
     ),
     "sum_in_float32": Text(
         "In {module}, add up in float32: give {operator} dtype=torch.float32, or call .float() before it.",

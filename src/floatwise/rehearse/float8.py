@@ -36,12 +36,12 @@ class Float8Linears:
     `Float8LinearConfig(emulate=True)`, bit for bit where both sum in one order. Everything but the products is as it
     was: open bfloat16 autocast around the model for what a plan's float8 recipes stand for. Casts are made anew for
     the backward, so optimizer steps, wrappers (DDP, torch.compile), activation checkpointing and copies of the model
-    work as ever; second derivatives are refused by autograd.
+    work as ever; second derivatives are refused by autograd. A copy keeps multiplying in float8 after `remove()`.
 
     Only instances are touched: each layer's own `forward` stands over that of its class. No torchao is needed.
 
     Args:
-      model: The model, wrapped or not.
+      model: The model, wrapped or not. Layers that another `Float8Linears` has converted are passed over.
       plan: A plan with float8 products, whose scaling, formats and islands are used; or a scaling or its name, for
         all linear layers and `float8_e4m3fn`.
       module_filter_fn: As torchao's: given a module and its path, False to leave a layer out. Called for linear
@@ -72,6 +72,8 @@ class Float8Linears:
         left_out = []
         formats = _formats(plan, paths) if isinstance(plan, Plan) else None
         for path, module, against in why_not(paths, self.scaling, module_filter_fn):
+            if isinstance(vars(module).get("forward"), _Float8Forward):
+                continue
             dtype = formats[path] if formats is not None else _FORWARD.name
             if dtype not in FLOAT8_FORMATS:
                 against = LeftOut(path, "island", {"format": dtype})
@@ -103,7 +105,8 @@ class Float8Linears:
         """Returns layers whose inputs had a number of rows that hardware refuses, and the last such number.
 
         The gradient of the weight is a sum over rows, so these must be a multiple of the scaling's `multiple` too;
-        torchao's `pad_inner_dim=True` fills up with zeros, which is what is computed here in any case.
+        torchao's `pad_inner_dim=True` fills up with zeros, which is what is computed here in any case. The sentence is
+        `float8_eligible.UNEVEN_ROWS`.
         """
         return {path: layer.uneven_rows for path, layer in self._layers.items() if layer.uneven_rows}
 
@@ -143,9 +146,10 @@ class _Float8Forward:
         self.rules = rules
         self.uneven_rows = 0
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it counts as it goes, which no graph may
     def __call__(self, input: Tensor) -> Tensor:
         module = self.module
-        if not input.numel():
+        if not input.numel() or torch._C._get_tracing_state() is not None:  # a trace records what the script computes
             return F.linear(input, module.weight, module.bias)
         rows, scaling = input.numel() // input.shape[-1], self.rules.scaling
         summed = torch.is_grad_enabled() and module.weight.requires_grad and scaling.rounded_weight_gradient

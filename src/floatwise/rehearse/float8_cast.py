@@ -21,6 +21,10 @@ __all__ = ["CastCounts", "CastTally", "cast_operand"]
 # torchao 0.18, float8/float8_utils.py: keeps the scale of a tensor of zeros finite.
 _SMALLEST_AMAX = 1e-12
 
+#: Elements of a tensor that are counted, at least. A share of 0.1 % is known to ±0.025 % from so many (binomial, two
+#: deviations); counting all takes as long as the cast.
+_COUNTED_ELEMENTS = 1 << 16
+
 # IEEE 754-2019, table 3.5: binary32.
 _MANTISSA_BITS = 23
 _BIAS = 127
@@ -34,7 +38,7 @@ class CastCounts:
 
     Attributes:
       casts: How many tensors were cast.
-      elements: Their elements.
+      elements: Elements looked at: all of them, or of larger tensors every few rows.
       zeros: Elements that were zero before.
       underflowed: Elements that became zero.
       overflowed: Finite elements past the largest value, which were cut to it; counted before the cast.
@@ -73,28 +77,30 @@ class CastTally:
         self._sums: Tensor | None = None
         self._amax: Tensor | None = None
 
-    def add(self, values: Tensor, rounded: Tensor, amax: Tensor, overflowed: Tensor | None) -> None:
+    def add(self, values: Tensor, rounded: Tensor, amax: Tensor, largest: float) -> None:
         """Counts one cast.
 
         Args:
-          values: Before scaling.
-          rounded: After rounding, of `values`' shape but for zeros at the end of a block.
+          values: Before scaling, two-dimensional.
+          rounded: Scaled and rounded, of `values`' shape, not yet cut.
           amax: Magnitude of the largest element: of all, or of each row or block.
-          overflowed: How many elements were cut, 0-dimensional; None where none can be.
+          largest: Largest value of the format.
         """
+        every = (values.shape[0] * values.shape[1] // _COUNTED_ELEMENTS) | 1
+        before, after = values[::every], rounded[::every]
         self._casts += 1
-        self._elements += values.numel()
-        largest = amax.amax().to(torch.float32)
-        filled = torch.count_nonzero(values)
+        self._elements += before.numel()
+        top = amax.amax().to(torch.float32)
+        filled = torch.count_nonzero(before)
         sums = torch.stack(
             (
-                values.numel() - filled,
-                filled - torch.count_nonzero(rounded),
-                torch.zeros_like(filled) if overflowed is None else overflowed,
-                (~largest.isfinite()).to(torch.int64),
+                before.numel() - filled,
+                filled - torch.count_nonzero(after),
+                torch.count_nonzero(after.abs() > largest),
+                (~top.isfinite()).to(torch.int64),
             )
         )
-        finite = largest.nan_to_num(0.0, posinf=0.0)
+        finite = top.nan_to_num(0.0, posinf=0.0)
         self._sums = sums if self._sums is None else self._sums + sums
         self._amax = finite if self._amax is None else torch.maximum(self._amax, finite)
 
@@ -127,12 +133,14 @@ def cast_operand(
     granularity = granularity or scaling.granularity
     if granularity == "mx":
         return _cast_blocks(values, fmt, scaling, dim, tally)
-    magnitude = values.abs()
-    amax = magnitude.amax() if granularity == "tensorwise" else magnitude.amax(dim, keepdim=True)
+    wide = values.to(torch.float32)
+    work = wide.abs()
+    amax = work.amax() if granularity == "tensorwise" else work.amax(dim, keepdim=True)
     scale = _scale(amax, fmt, scaling.power_of_two_scales)
-    rounded = _round_(values.to(torch.float32) * scale, fmt)
+    # No finite value comes out past the largest one by more than a rounding error: there is nothing to cut.
+    rounded = _round_(wide * scale if wide is values else wide.mul_(scale), fmt, work)
     if tally is not None:
-        tally.add(values, rounded, amax, None)
+        tally.add(values, rounded, amax, fmt.max)
     return rounded.div_(scale)
 
 
@@ -142,16 +150,21 @@ def _scale(amax: Tensor, fmt: Format, power_of_two: bool) -> Tensor:
     return torch.exp2(torch.floor(torch.log2(scale))) if power_of_two else scale
 
 
-def _round_(scaled: Tensor, fmt: Format) -> Tensor:
-    """Rounds float32 values to nearest even in place, and cuts them at the format's largest value.
+def _round_(scaled: Tensor, fmt: Format, work: Tensor) -> Tensor:
+    """Rounds float32 values to nearest even in place, as if the format's exponents had no upper end.
 
     Adding a number whose last bit is worth one step of the format rounds to whole steps; subtracting it is
     exact. A cast to torch's dtype and back does the same and takes six times as long.
+
+    Args:
+      scaled: The values.
+      fmt: The format.
+      work: Memory of the same shape that may be written to.
     """
-    scaled.clamp_(-fmt.max, fmt.max)
-    power = scaled.view(torch.int32).bitwise_and(_EXPONENT_MASK).view(torch.float32)
-    shift = power.clamp_(min=fmt.smallest_normal).mul_(1.5 * 2.0 ** (_MANTISSA_BITS - fmt.mantissa_bits))
-    return scaled.add_(shift).sub_(shift)
+    torch.bitwise_and(scaled.view(torch.int32), _EXPONENT_MASK, out=work.view(torch.int32))
+    power = work.clamp_(min=fmt.smallest_normal)
+    shift = 1.5 * 2.0 ** (_MANTISSA_BITS - fmt.mantissa_bits)
+    return scaled.add_(power, alpha=shift).sub_(power, alpha=shift)
 
 
 def _cast_blocks(values: Tensor, fmt: Format, scaling: Float8Scaling, dim: int, tally: CastTally | None) -> Tensor:
@@ -162,18 +175,15 @@ def _cast_blocks(values: Tensor, fmt: Format, scaling: Float8Scaling, dim: int, 
     if missing:
         padded = torch.nn.functional.pad(padded, (0, 0, 0, missing) if dim == 0 else (0, missing))
     blocks = padded.reshape(-1, size, columns) if dim == 0 else padded.reshape(rows, -1, size)
-    amax = blocks.abs().amax(dim + 1 if dim == 0 else 2, keepdim=True)
+    work = blocks.abs()
+    amax = work.amax(dim + 1 if dim == 0 else 2, keepdim=True)
     scale = _block_scale(amax, fmt, scaling)
-    scaled = blocks / scale
-    overflowed = None
-    if tally is not None and scaling.block_scale == "floor":
-        magnitude, edge = scaled.abs(), fmt.overflow_threshold
-        overflowed = torch.count_nonzero(magnitude >= edge if fmt.overflow_inclusive else magnitude > edge)
-    rounded = _round_(scaled, fmt)
+    rounded = _round_(blocks / scale, fmt, work)
     if tally is not None:
-        tally.add(values, rounded, amax, overflowed)
-    cast = rounded.mul_(scale).reshape(padded.shape)
-    return cast.narrow(dim, 0, values.shape[dim]) if missing else cast
+        tally.add(values, rounded.view(padded.shape)[:rows, :columns], amax, fmt.max)
+    if scaling.block_scale == "floor":
+        rounded.clamp_(-fmt.max, fmt.max)
+    return rounded.mul_(scale).view(padded.shape)[:rows, :columns]
 
 
 def _block_scale(amax: Tensor, fmt: Format, scaling: Float8Scaling) -> Tensor:
@@ -184,4 +194,4 @@ def _block_scale(amax: Tensor, fmt: Format, scaling: Float8Scaling) -> Tensor:
         words = (amax / fmt.max).view(torch.int32)
         exponent = (words >> _MANTISSA_BITS) - _BIAS + (words & _MANTISSA_MASK).ne(0)
     scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(-_BIAS, _BIAS))
-    return torch.where(amax.isfinite(), scale, torch.nan)
+    return scale.masked_fill(~amax.isfinite(), torch.nan)

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from floatwise.formats import Format
 from floatwise.rehearse.float8_cast import CastTally, cast_operand
 from floatwise.rehearse.float8_scaling import Float8Scaling
+from floatwise.stats.torch import cast
 
 __all__ = ["Float8Rules", "float8_linear"]
 
@@ -50,9 +51,9 @@ def float8_linear(values: Tensor, weight: Tensor, bias: Tensor | None, rules: Fl
     """
     device = values.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        values = values.to(torch.get_autocast_dtype(device))
+        values = _in_dtype(values, torch.get_autocast_dtype(device))
     output: Tensor = _Float8Linear.apply(values, weight, rules)  # type: ignore[no-untyped-call]
-    return output if bias is None else output + bias.to(output.dtype)
+    return output if bias is None else output + _in_dtype(bias, output.dtype)
 
 
 class _Float8Linear(torch.autograd.Function):
@@ -67,8 +68,8 @@ class _Float8Linear(torch.autograd.Function):
             rows = values.reshape(-1, values.shape[-1])
             left = cast_operand(rows, rules.forward, scaling, 1, tallies["input"])
             right = cast_operand(weight, rules.forward, scaling, 1, tallies["weight"])
-            product = torch.mm(left, right.t()).to(values.dtype)
-        return product.reshape(*values.shape[:-1], weight.shape[0])
+            product = _in_dtype(torch.mm(left, right.t()), values.dtype)
+            return product.reshape(*values.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
@@ -93,7 +94,7 @@ def _gradients(
         by_output = cast_operand(grads, rules.backward, scaling, 1, tallies["grad_output"])
         granularity = "tensorwise" if scaling.tensorwise_transposed_weight else scaling.granularity
         by_input = cast_operand(weight, rules.forward, scaling, 0, None if shared else tallies["weight"], granularity)
-        grad_input = torch.mm(by_output, by_input).to(grads.dtype).reshape(values.shape)
+        grad_input = _in_dtype(torch.mm(by_output, by_input), grads.dtype).reshape(values.shape)
     if needed[1]:
         rows = values.reshape(-1, values.shape[-1])
         if scaling.rounded_weight_gradient:
@@ -102,8 +103,12 @@ def _gradients(
             by_rows = cast_operand(rows, rules.forward, scaling, 0, None if shared else tallies["input"])
         else:
             by_output, by_rows = grads.to(torch.float32), rows.to(torch.float32)
-        grad_weight = torch.mm(by_output.t(), by_rows).to(grads.dtype)
+        grad_weight = _in_dtype(torch.mm(by_output.t(), by_rows), grads.dtype)
     return grad_input, grad_weight
+
+
+def _in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype is dtype else cast(tensor, dtype)
 
 
 @contextmanager

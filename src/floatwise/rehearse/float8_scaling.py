@@ -19,7 +19,7 @@ Granularity = Literal["tensorwise", "rowwise", "mx"]
 _TORCHAO = "torchao 0.18, float8/config.py"
 _MX = "OCP Microscaling Formats (MX) Specification 1.0, 2023, section 6.3"
 
-# torchao 0.18, float8/README.md: `torch._scaled_mm` takes multiples of 16 only; prototype/mx_formats/mx_tensor.py:
+# torchao 0.18, float8/config.py: `torch._scaled_mm` takes multiples of 16 only; prototype/mx_formats/mx_tensor.py:
 # a dimension that is summed over must be whole blocks.
 _MULTIPLE = 16
 _BLOCK = get_block_format("mxfp8_e4m3").block_size
@@ -98,13 +98,13 @@ _ROWS = (
         name="mx_wide_gradients",
         granularity="mx",
         wide_gradients=True,
-        source=f"{_MX}; Rouhani et al. 2023, arXiv:2310.10537, which trains with e5m2 gradients as well",
+        source=f"{_MX}; TransformerEngine's MXFP8BlockScaling with Format.HYBRID",
     ),
     Float8Scaling(
         name="mx_rceil",
         granularity="mx",
         block_scale="rceil",
-        source="NVIDIA cuBLAS 12.9, section 1D block quantization; torchao 0.18, ScaleCalculationMode.RCEIL",
+        source="docs.nvidia.com/cuda/cublas, 1D block quantization; torchao 0.18, ScaleCalculationMode.RCEIL",
     ),
 )
 

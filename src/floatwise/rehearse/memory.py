@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from floatwise.errors import BadInputError
 from floatwise.plan import Plan
-from floatwise.rehearse.memory_curve import MemoryRecord
+from floatwise.rehearse.memory_curve import MemoryRecord, OldGradients
 from floatwise.rehearse.memory_fakes import FakeTraining, fake_training
 from floatwise.rehearse.memory_prediction import MemoryPrediction, peak_memory
 from floatwise.rehearse.memory_record import MemoryRecorder, storages_bytes
@@ -21,8 +22,9 @@ from floatwise.rehearse.memory_states import Sharding, WeightCounts
 from floatwise.rehearse.memory_update import fake_update, slots_of, stretch_bytes
 from floatwise.torch import apply_islands, autocast_region
 from floatwise.torch.cuda_policy import CudaPolicy
+from floatwise.torch.weight_cache import keeps_gradients
 
-__all__ = ["Loss", "predict_memory", "record_memory"]
+__all__ = ["Loss", "count_weights", "predict_memory", "record_memory"]
 
 Loss = Callable[..., Tensor]
 """Called with the model and the batch; returns the loss."""
@@ -35,7 +37,7 @@ def predict_memory(
     plan: Plan,
     *,
     loss: Loss | None = None,
-    gradients_in_forward: bool = False,
+    old_gradients: OldGradients = "dropped",
     sharding: Sharding | None = None,
     device_type: str = "cpu",
 ) -> MemoryPrediction:
@@ -52,8 +54,8 @@ def predict_memory(
       plan: The plan.
       loss: Called with the model and the batch; by default the model itself returns the loss, alone, as `loss`, or
         under the key "loss".
-      gradients_in_forward: True for a loop that drops the gradients of the step before only after the forward pass
-        (`zero_grad` between the two), or keeps them by `zero_grad(set_to_none=False)`.
+      old_gradients: `dropped`, the default, where `zero_grad` comes before the forward pass or after the step;
+        `in_forward` where it comes between the passes; `kept` with `zero_grad(set_to_none=False)`.
       sharding: By default one process.
       device_type: Where the training is to run; it decides how much the optimizer takes at once.
 
@@ -62,7 +64,7 @@ def predict_memory(
       PlanError: The runtime cannot apply the plan.
     """
     record = record_memory(model, inputs, optimizer, plan, loss=loss, device_type=device_type)
-    return peak_memory(record, plan, gradients_in_forward=gradients_in_forward, sharding=sharding)
+    return peak_memory(replace(record, old_gradients=old_gradients), plan, sharding=sharding)
 
 
 def record_memory(
@@ -84,23 +86,25 @@ def record_memory(
       plan: The plan.
       loss: The loss.
       device_type: Where the training is to run.
-      beside: Open during forward and backward, such as an `OperatorRecorder`.
+      beside: Open during the step, such as an `OperatorRecorder`.
 
     Raises:
       BadInputError: As `predict_memory`.
       PlanError: As `predict_memory`.
     """
+    keeps_gradients()  # it tries something out the first time, which is not part of the step
+    beside = beside or nullcontext()
     training = fake_training(model, optimizer, inputs if isinstance(inputs, tuple) else (inputs,), plan)
     batch = [t for t in training.inputs if isinstance(t, Tensor)]
     parameters = list(training.model.parameters())
     recorder = MemoryRecorder(parameters, [*training.model.buffers(), *batch])
     try:
         with training.mode, CudaPolicy(), recorder:
-            with beside or nullcontext():
+            with beside:
                 _forward_and_backward(training, plan, loss, recorder)
             recorder.note_gradients()
             recorder.phase = "update"
-            states = fake_update(training.optimizer, training.stored, device_type)
+            states = fake_update(training.optimizer, training.stored, device_type, beside)
             recorder.note_states(states)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise BadInputError(
@@ -110,11 +114,9 @@ def record_memory(
     return MemoryRecord(
         moments=recorder.moments(),
         inputs_bytes=storages_bytes(batch),
-        update_bytes=max(
-            recorder.update_bytes(), stretch_bytes(training.optimizer, training.stored, device_type)
-        ),
+        update_bytes=max(recorder.update_bytes(), stretch_bytes(training.optimizer, training.stored, device_type)),
         slots=slots_of(training.optimizer, states, (p for p in parameters if p.grad is not None)),
-        weights=_count(training),
+        weights=count_weights(training.model, training.stored),
     )
 
 
@@ -123,7 +125,7 @@ def _forward_and_backward(training: FakeTraining, plan: Plan, loss: Loss | None,
     with autocast_region(plan, "cpu"):
         value = _loss_of(loss(training.model, *training.inputs) if loss else training.model(*training.inputs))
     recorder.phase = "backward"
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
 
 
 def _loss_of(output: Any) -> Tensor:
@@ -136,8 +138,14 @@ def _loss_of(output: Any) -> Tensor:
     return value
 
 
-def _count(training: FakeTraining) -> WeightCounts:
-    model, stored = training.model, {id(p) for p in training.stored}
+def count_weights(model: nn.Module, stored: Iterable[Tensor]) -> WeightCounts:
+    """Counts the weights of a model.
+
+    Args:
+      model: The model, its weights in the formats that a plan stores them in.
+      stored: Its parameters that have masters.
+    """
+    with_master = {id(p) for p in stored}
     trained = [p for p in model.parameters() if p.requires_grad]
     frozen = [p for p in model.parameters() if not p.requires_grad]
     low = sum(p.numel() for p in trained if p.itemsize == 2)
@@ -145,7 +153,7 @@ def _count(training: FakeTraining) -> WeightCounts:
         trained_16_bit=low,
         trained_float32=sum(p.numel() for p in trained) - low,
         frozen_bytes=storages_bytes(frozen),
-        frozen_with_master=sum(p.numel() for p in frozen if id(p) in stored),
+        frozen_with_master=sum(p.numel() for p in frozen if id(p) in with_master),
         buffer_bytes=storages_bytes(model.buffers()),
         unit=_unit(model),
     )

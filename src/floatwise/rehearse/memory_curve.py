@@ -9,9 +9,13 @@ from typing import Any, Literal
 
 from floatwise.rehearse.memory_states import WeightCounts
 
-__all__ = ["MemoryRecord", "Moment", "Phase", "undominated"]
+__all__ = ["MemoryRecord", "Moment", "OldGradients", "Phase", "undominated"]
 
 Phase = Literal["forward", "backward", "update"]
+
+OldGradients = Literal["dropped", "in_forward", "kept"]
+"""What a loop does with the gradients of the step before: drops them before the forward pass, between the passes, or
+keeps their memory (`zero_grad(set_to_none=False)`, or gradients that add up over steps)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class MemoryRecord:
       update_bytes: What the optimizer's step took for itself.
       slots: float32 numbers that the optimizer keeps for each trained weight.
       weights: The model's weights.
+      old_gradients: What the loop does with the gradients of the step before.
     """
 
     moments: tuple[Moment, ...]
@@ -48,6 +53,7 @@ class MemoryRecord:
     update_bytes: int
     slots: float
     weights: WeightCounts
+    old_gradients: OldGradients = "dropped"
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values."""

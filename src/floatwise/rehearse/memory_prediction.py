@@ -12,7 +12,9 @@ from floatwise.rehearse.memory_states import Sharding, state_bytes
 
 __all__ = ["KNOWN_ERROR", "MemoryPrediction", "peak_memory"]
 
-#: Largest relative error against the measured peak of tensor memory that `benchmarks/memory_prediction.py` may show.
+#: Largest relative error against the measured peak of tensor memory that is allowed. `benchmarks/memory_prediction.py`
+#: shows 0.035 for four models under three recipes on a CPU, and examples/text_gpt.py and digits_cnn.py, unmodified,
+#: are within 0.04. On GPUs it is not established, and with FSDP of two processes on a CPU it was up to 0.12.
 KNOWN_ERROR = 0.10
 
 
@@ -36,7 +38,7 @@ class MemoryPrediction:
       exchange_bytes: What DDP or FSDP keeps for the exchange between processes.
       peak_bytes: The sum.
       phase: Where in the step the peak is.
-      known_error: Relative error that was found where both were measured, on a CPU.
+      known_error: Relative error that is allowed for where both were measured, on a CPU.
     """
 
     weights_bytes: int
@@ -57,15 +59,12 @@ class MemoryPrediction:
         return {"predicted": True, **asdict(self)}
 
 
-def peak_memory(
-    record: MemoryRecord, plan: Plan, *, gradients_in_forward: bool = False, sharding: Sharding | None = None
-) -> MemoryPrediction:
+def peak_memory(record: MemoryRecord, plan: Plan, *, sharding: Sharding | None = None) -> MemoryPrediction:
     """Predicts the peak from the second training step on.
 
     Args:
       record: A step recorded under this plan.
       plan: The plan.
-      gradients_in_forward: As in `predict_memory`.
       sharding: By default one process.
     """
     sharding = sharding or Sharding()
@@ -75,7 +74,9 @@ def peak_memory(
     predictions = []
     for moment in (*record.moments, update):
         gradients = moment.gradients_bytes if moment.phase == "update" else sharding.share(moment.gradients_bytes)
-        if gradients_in_forward and moment.phase == "forward":
+        if record.old_gradients == "kept":
+            gradients = states.gradients_bytes
+        elif record.old_gradients == "in_forward" and moment.phase == "forward":
             gradients += states.gradients_bytes
         kinds = {
             "weights_bytes": states.weights_bytes,

@@ -20,6 +20,7 @@ __all__ = ["MemoryRecorder", "storages_bytes"]
 Kind = Literal["activation", "cast", "gradient", "state"]
 
 _CAST = torch.ops.aten._to_copy.default
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 @dataclass(slots=True)
@@ -33,8 +34,8 @@ class _Block:
 class MemoryRecorder(TorchDispatchMode):
     """Records the memory of one training step; active while it is open as a context.
 
-    It sees what operators return, as `torch.distributed._tools.mem_tracker.MemTracker` does, and not what they take
-    for themselves while they run.
+    It sees what operators return, as `torch.distributed._tools.mem_tracker.MemTracker` does, and of what they take for
+    themselves while they run only what is large; see `_workspace_bytes`.
 
     Args:
       parameters: The model's parameters: known from the start, and owners of the gradients.
@@ -42,7 +43,7 @@ class MemoryRecorder(TorchDispatchMode):
     """
 
     def __init__(self, parameters: Iterable[Tensor], known: Iterable[Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._parameters = list(parameters)
         self._blocks: dict[int, _Block] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
@@ -57,12 +58,18 @@ class MemoryRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs an operator and notes the storages that it made."""
+        if func.namespace == "prim":  # a question, such as where a fake tensor is
+            return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         is_cast = func is _CAST and any(_key(s) in self._weights for s in _storages(args[0]))
+        taken = _workspace_bytes(func, args)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 for storage in _storages(leaf):
                     self._note(storage, is_cast)
+        if taken:  # alive together with the results
+            block = _Block(taken, "activation")
+            self._events += [(self.phase, block, taken), (self.phase, block, -taken)]
         return result
 
     def note_gradients(self) -> None:
@@ -119,8 +126,20 @@ def storages_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({_key(storage): storage.nbytes() for t in tensors for storage in _storages(t)}.values())
 
 
+def _workspace_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """Returns what an operator takes for itself and gives back, where it is known to matter.
+
+    Seen with torch 2.13 on a CPU: a convolution's backward copies the gradient it is given into a layout of oneDNN's
+    own, and makes the weight's in float32. On CUDA it depends on the algorithm that cuDNN chooses.
+    """
+    if func is not _CONVOLUTION_BACKWARD:
+        return 0
+    gradient, _, weight = args[:3]
+    return int(gradient.numel() * gradient.element_size() + 4 * weight.numel())
+
+
 def _key(storage: torch.UntypedStorage) -> int:
-    return storage._cdata
+    return int(storage._cdata)
 
 
 def _storages(tensor: Any) -> Iterator[torch.UntypedStorage]:

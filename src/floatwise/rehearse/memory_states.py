@@ -76,11 +76,13 @@ class Sharding:
       world_size: Processes.
       gradients_as_views: DDP's `gradient_as_bucket_view`; False, its default, keeps gradients a second time in its
         buckets.
+      unit: Elements of the largest part that is wrapped with `fully_shard`; 0 for what `WeightCounts` has.
     """
 
     kind: Literal["none", "ddp", "fsdp"] = "none"
     world_size: int = 1
     gradients_as_views: bool = False
+    unit: int = 0
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
@@ -154,7 +156,7 @@ def _exchange(counts: WeightCounts, plan: Plan, sharding: Sharding, gradients: i
         return 0 if sharding.gradients_as_views else gradients
     if sharding.kind == "none" or sharding.world_size == 1:
         return 0
-    unit = counts.unit or counts.trained
+    unit = sharding.unit or counts.unit or counts.trained
     compute = 4 if plan.compute_dtype == "float32" else 2
     reduce = 4 if plan.reductions.reduce_dtype == "float32" else 2
     # The unit that computes and the one that is prefetched, and a unit's gradients on their way to their owners.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ _ELEMENTS_AT_A_TIME = 2**22
 _CPU_STRETCH, _DEVICE_STRETCH = 2**18, 2**25
 
 
-def fake_update(optimizer: Optimizer, stored: list[Tensor], device_type: str) -> list[Tensor]:
-    """Steps a fake optimizer once and returns the states it has made; their parameters are stepped, too.
+def fake_update(
+    optimizer: Optimizer, stored: list[Tensor], device_type: str, beside: AbstractContextManager[Any]
+) -> list[Tensor]:
+    """Steps a fake optimizer twice, the first time to make its states, which it returns.
 
     Parameters stored in 16 bits are stepped as `MasterWeights` does it: float32 stand-ins take their places, a few at
     a time or all of them. Those that it takes by stretches are left out; see `stretch_bytes`.
@@ -31,6 +34,7 @@ def fake_update(optimizer: Optimizer, stored: list[Tensor], device_type: str) ->
       optimizer: Of fake parameters that have gradients, without states.
       stored: Its parameters that are stored in 16 bits.
       device_type: Where the training is to run. On CUDA, PyTorch's default is the `foreach` implementation.
+      beside: Open during the second step.
 
     Raises:
       BadInputError: The optimizer cannot step on fake tensors.
@@ -45,9 +49,9 @@ def fake_update(optimizer: Optimizer, stored: list[Tensor], device_type: str) ->
     low = [p for p in updated if id(p) in masters]
     granularity = granularity_of(optimizer)
     portions = [low] if granularity == "all" else [] if granularity == "part" else _portions(low)
-    states = list(_stepped(optimizer, everything, {id(p): p for p in updated if id(p) not in masters}))
+    states = _stepped(optimizer, everything, {id(p): p for p in updated if id(p) not in masters}, beside)
     for portion in portions:
-        states += _stepped(optimizer, everything, {id(p): _stand_in(p) for p in portion})
+        states += _stepped(optimizer, everything, {id(p): _stand_in(p) for p in portion}, beside)
     return states
 
 
@@ -68,14 +72,17 @@ def slots_of(optimizer: Optimizer, states: Iterable[Tensor], updated: Iterable[T
     return sum(s.numel() for s in states) / elements if elements else 0.0
 
 
-def _stepped(optimizer: Optimizer, everything: list[list[Tensor]], places: dict[int, Any]) -> Iterator[Tensor]:
+def _stepped(
+    optimizer: Optimizer, everything: list[list[Tensor]], places: dict[int, Any], beside: AbstractContextManager[Any]
+) -> list[Tensor]:
     if not places:
-        return
-    optimizer.state.clear()
+        return []
     for group, parameters in zip(optimizer.param_groups, everything, strict=True):
         group["params"][:] = [places[id(p)] for p in parameters if id(p) in places]
     try:
         optimizer.step()
+        with beside:
+            optimizer.step()
     except Exception as error:
         raise BadInputError(
             f"got {type(optimizer).__name__}, which cannot step on tensors without values ({error}); predict with "
@@ -84,8 +91,9 @@ def _stepped(optimizer: Optimizer, everything: list[list[Tensor]], places: dict[
     finally:
         for group, parameters in zip(optimizer.param_groups, everything, strict=True):
             group["params"][:] = parameters
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
+    states = [v for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
+    optimizer.state.clear()  # it has hold of the stand-ins
+    return states
 
 
 def _stand_in(parameter: Tensor) -> nn.Parameter:

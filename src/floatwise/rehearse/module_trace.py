@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,26 +35,37 @@ class ModuleTrace:
     """Follows a model's calls by hooks on its modules until `close()`.
 
     Args:
-      model: The model. Attach before a plan is applied: islands then cast what comes in before this sees it.
+      model: The model; None to attach one later.
       samples: Whether to keep samples of inputs and outputs.
 
     Attributes:
       calls: Samples by module path and number of the call, in the order in which the calls ended.
+      samples: Whether samples are kept.
       paused: True while this looks at tensors itself; operators called meanwhile are not the model's.
     """
 
-    def __init__(self, model: nn.Module, samples: bool = False) -> None:
+    def __init__(self, model: nn.Module | None = None, samples: bool = False) -> None:
         self.calls: dict[tuple[str, int], ModuleCall] = {}
+        self.samples = samples
         self.paused = False
-        self._samples = samples
         self._counts: Counter[str] = Counter()
         self._stack: list[tuple[str, tuple[Tensor, ...]]] = []
         self._handles: list[RemovableHandle] = []
-        seen: set[int] = set()
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        if model is not None:
+            self.attach(model)
+
+    def attach(self, model: nn.Module, name_of: Callable[[nn.Module], str] | None = None) -> None:
+        """Follows a model's modules; those that are followed already are passed over.
+
+        Args:
+          model: The model.
+          name_of: Gives the path of a module where `model` is one of several.
+        """
         for path, module in walk_modules(model):
-            if id(module) not in seen:
-                seen.add(id(module))
-                self._handles += self._hooks(path, module)
+            if module not in self._seen:
+                self._seen.add(module)
+                self._handles += self._hooks(path if name_of is None else name_of(module), module)
 
     @property
     def path(self) -> str:
@@ -70,7 +83,7 @@ class ModuleTrace:
 
         def left(module: nn.Module, args: Any, output: Any) -> None:
             _, inputs = self._stack.pop()
-            if self._samples and output is not None:
+            if self.samples and output is not None:
                 self.calls[path, self._counts[path]] = ModuleCall(inputs, self._look(output))
                 self._counts[path] += 1
 
@@ -78,7 +91,7 @@ class ModuleTrace:
         return enter, module.register_forward_hook(left, always_call=True)
 
     def _look(self, values: Any) -> tuple[Tensor, ...]:
-        if not self._samples:
+        if not self.samples:
             return ()
         self.paused = True
         try:

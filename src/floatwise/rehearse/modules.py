@@ -11,7 +11,7 @@ from torch import Tensor
 
 from floatwise.formats import get_format
 from floatwise.rehearse.first_look import FirstLook
-from floatwise.rehearse.signal import sqnr_db
+from floatwise.rehearse.sqnr import sqnr_db
 
 __all__ = ["ModuleRow", "module_rows"]
 

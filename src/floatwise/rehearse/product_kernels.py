@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that compute a 16-bit product in float32 and round its result once.
 
-They stand on the dispatch key `BackendSelect`: below autograd and autocast, which therefore act as on a GPU, and
-above the CPU's own kernels, which stay where they are and serve float32. Every call of an operator passes that
-key, whichever C++ composite makes it, and PyTorch leaves it empty for the operators listed here.
+They stand on the dispatch key `BackendSelect`: below autograd, autocast and dispatch modes, which therefore act and
+see as on a GPU, and above the CPU's own kernels, which stay where they are and serve float32. Every call of an
+operator passes that key, whichever C++ composite makes it, and PyTorch leaves it empty for the operators listed here.
+A call that is not theirs costs two microseconds.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["IN_PLACE", "KEY", "PRODUCTS", "WRITTEN_TO", "product_kernels"]
+from floatwise.rehearse.full_float32 import full_float32, rounds_float32
+
+__all__ = ["IN_PLACE", "KEY", "PRODUCTS", "SOFTMAX", "WRITTEN_TO", "product_kernels", "to_dtype"]
 
 #: A kernel takes the dispatch keys of the call, then the operator's arguments.
 Kernel = Callable[..., Any]
+
+#: `Tensor.to` of PyTorch itself: where a plan is applied, the script's `torch.Tensor.to` does not give 16 bits.
+to_dtype: Callable[[Tensor, torch.dtype], Tensor] = torch._C.TensorBase.to
 
 KEY = "BackendSelect"
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
@@ -32,6 +38,10 @@ PRODUCTS: tuple[str, ...] = (
     *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
 )
 
+#: Not products, yet CUDA computes them in float32 and rounds once; PyTorch's CPU kernels round in between. Inside
+#: autocast they are met in 16 bits where a dtype was asked for, as `cross_entropy_loss` does on CUDA.
+SOFTMAX: tuple[str, ...] = ("_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data")
+
 #: In-place form → the operator that computes it.
 IN_PLACE: dict[str, str] = {f"{name}_": name for name in ("addmm", "baddbmm", "addbmm", "addmv")}
 
@@ -45,13 +55,13 @@ _NOT_OPERANDS = frozenset({"logsumexp", "workspace", "attn_mask"})
 
 
 def product_kernels(dtypes: Collection[torch.dtype]) -> dict[str, Kernel]:
-    """Returns a kernel for each operator of the three tables that this torch has.
+    """Returns a kernel for each operator of the four tables that this torch has.
 
     Args:
       dtypes: The dtypes whose products are computed in float32; looked into at every call.
     """
     known = torch._C._dispatch_has_kernel
-    kernels = {n: _functional(_overload(n), dtypes) for n in PRODUCTS if known(f"aten::{n}")}
+    kernels = {n: _functional(_overload(n), dtypes) for n in (*PRODUCTS, *SOFTMAX) if known(f"aten::{n}")}
     kernels |= {n: _in_place(_overload(n), _overload(by), dtypes) for n, by in IN_PLACE.items() if known(f"aten::{n}")}
     return kernels | {
         n: _written_to(_overload(n), _overload(by), dtypes) for n, by in WRITTEN_TO.items() if known(f"aten::{n}")
@@ -75,9 +85,7 @@ def _is_product(args: tuple[Any, ...], positions: list[int], dtypes: Collection[
         return False
     for position in positions:
         operand = args[position] if position < len(args) else None
-        if operand is not None and not (
-            operand.dtype is dtype and operand.is_cpu and operand.layout is torch.strided
-        ):
+        if operand is not None and not (operand.dtype is dtype and operand.is_cpu and operand.layout is torch.strided):
             return False
     return True
 
@@ -93,10 +101,9 @@ def _functional(op: Any, dtypes: Collection[torch.dtype]) -> Kernel:
         dtype = args[0].dtype
         if dtype not in dtypes or not _is_product(args, positions, dtypes):
             return redispatch(keys, *args, **kwargs)
-        raised = [_raised(a, dtype) for a in args]
-        results = redispatch(keys, *raised, **{k: _raised(v, dtype) for k, v in kwargs.items()})
+        results = _in_float32(redispatch, keys, dtype, args, kwargs)
         if single:
-            return results.to(dtype)
+            return to_dtype(results, dtype)
         return tuple(_lowered(r, dtype) if low else r for r, low in zip(results, rounded, strict=True))
 
     return kernel
@@ -110,7 +117,7 @@ def _in_place(op: Any, functional: Any, dtypes: Collection[torch.dtype]) -> Kern
         if not _is_product(args, positions, dtypes):
             return op.redispatch(keys, *args, **kwargs)
         dtype = args[0].dtype
-        result = functional.redispatch(keys, *[_raised(a, dtype) for a in args], **kwargs)
+        result = _in_float32(functional.redispatch, keys, dtype, args, kwargs)
         if result.shape != args[0].shape:
             return op.redispatch(keys, *args, **kwargs)  # for its error: what is written to may not be expanded
         return args[0].copy_(result)
@@ -126,16 +133,28 @@ def _written_to(op: Any, functional: Any, dtypes: Collection[torch.dtype]) -> Ke
         if out.dtype is not args[0].dtype or not _is_product(args, positions, dtypes):
             return op.redispatch(keys, *args, out=out, **kwargs)
         dtype = out.dtype
-        result = functional.redispatch(keys, *[_raised(a, dtype) for a in args], **kwargs)
-        torch.ops.aten._resize_output_(out, result.shape, out.device)
-        return out.copy_(result)
+        result = _in_float32(functional.redispatch, keys, dtype, args, kwargs)
+        return torch.ops.aten._to_copy.out(result, out=out)  # resizes, with PyTorch's warning
 
     return kernel
 
 
+def _in_float32(
+    redispatch: Kernel, keys: Any, dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    raised = [_raised(a, dtype) for a in args]
+    named = {k: _raised(v, dtype) for k, v in kwargs.items()}
+    if not rounds_float32():
+        return redispatch(keys, *raised, **named)
+    with full_float32():
+        return redispatch(keys, *raised, **named)
+
+
 def _raised(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(torch.float32) if isinstance(value, Tensor) and value.dtype is dtype else value
+    if isinstance(value, Tensor):
+        return to_dtype(value, torch.float32) if value.dtype is dtype else value
+    return torch.float32 if value is dtype else value  # what a softmax's backward is told of its input
 
 
 def _lowered(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value
+    return to_dtype(value, dtype) if isinstance(value, Tensor) and value.dtype is torch.float32 else value

@@ -21,8 +21,9 @@ _SUPPORTED = (torch.float16, torch.bfloat16)
 
 def _default_dtypes() -> tuple[torch.dtype, ...]:
     """float16, and bfloat16 unless the CPU has instructions that multiply it into float32."""
-    units = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return (torch.float16,) if units else _SUPPORTED
+    # Private names, and not of every release: without an answer, both are computed in float32.
+    ask = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
+    return (torch.float16,) if any(has() for has in ask if has is not None) else _SUPPORTED
 
 
 class _Registrations:
@@ -71,10 +72,12 @@ class MatrixUnits:
     own float16 kernels give such results, too, on most CPUs at a hundredth of the speed.
 
     Autograd, autocast, checkpointing, `GradScaler` and `torch.compile` need nothing: the kernels lie below them.
-    To follow CUDA's choice of dtypes as well, hold `floatwise.torch.cuda_policy.CudaPolicy` beside it.
+    To follow CUDA's choice of dtypes as well, hold `floatwise.torch.cuda_policy.CudaPolicy` and
+    `floatwise.rehearse.cuda_specials.CudaSpecials` beside it.
 
-    Within one product the order of summation is the CPU's. What CUDA does differently on request is not rehearsed:
-    sums of split products in 16 bits (`allow_fp16_reduced_precision_reduction`).
+    Within one product the order of summation is the CPU's. What is not rehearsed: sums of split products in 16 bits,
+    which cuBLAS may choose (`allow_fp16_reduced_precision_reduction`), and the rounding of attention's
+    probabilities before their product with the values, within CUDA's fused kernels.
 
     The first one to open and the last one to close change PyTorch's dispatcher: no other thread should compute
     meanwhile. Checkpointed blocks compute again during the backward pass, so keep it open over the whole step.

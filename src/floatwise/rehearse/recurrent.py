@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from floatwise.rehearse.product_kernels import to_dtype
 from floatwise.torch.cuda_policy import missing_on_cpu
 
 __all__ = ["CELLS", "LAYERS", "recurrent_kernels"]
@@ -56,13 +57,13 @@ def _kernel(name: str, in_float32: Collection[torch.dtype]) -> Kernel:
             if isinstance(value, (list, tuple)):
                 return [lowered(v) for v in value]
             if isinstance(value, Tensor) and value.dtype in _FLOATS and value.is_cpu:
-                return value.to(region).to(compute)
+                return to_dtype(to_dtype(value, region), compute)
             return value
 
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
             results = op(*[lowered(a) for a in args])
         if isinstance(results, Tensor):
-            return results.to(region)
-        return tuple(r.to(region) for r in results)
+            return to_dtype(results, region)
+        return tuple(to_dtype(r, region) for r in results)
 
     return kernel

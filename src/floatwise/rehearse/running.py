@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from floatwise.plan import Plan
+from floatwise.rehearse.cuda_specials import CudaSpecials
 from floatwise.rehearse.module_trace import ModuleTrace
 from floatwise.rehearse.products import MatrixUnits
 from floatwise.rehearse.training import MakeTraining, Training
@@ -60,16 +61,23 @@ def opened(make_training: MakeTraining, plan: Plan, seed: int, samples: bool = F
         stack.callback(trace.close)
         if dtype is not torch.float32:
             stack.enter_context(MatrixUnits([dtype]))
+            stack.enter_context(CudaSpecials())
         precision = prepare(training.model, training.optimizer, plan)
         stack.callback(precision.close)
         yield Run(training, precision, trace, parameters_of(training.model))
 
 
-def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trainable parameters by path; one that has several comes under the first."""
+def parameters_of(model: nn.Module, name_of: Callable[[nn.Module], str] | None = None) -> dict[str, nn.Parameter]:
+    """Returns the trainable parameters by path; one that has several comes under the first.
+
+    Args:
+      model: The model.
+      name_of: Gives the path of a module where `model` is one of several.
+    """
     found: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
-    for path, module in walk_modules(model):
+    for own, module in walk_modules(model):
+        path = own if name_of is None else name_of(module)
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))

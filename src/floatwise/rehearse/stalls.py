@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from floatwise.rehearse.module_trace import sampled
+from floatwise.torch.masters import float32_value, stored_of
 
 __all__ = ["StallMeter"]
 
 
 class StallMeter:
-    """Compares a sample of each parameter before and after every update."""
+    """Compares a sample of each parameter, or of its master, before and after every update."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = parameters
@@ -25,7 +26,7 @@ class StallMeter:
     def before(self) -> None:
         """The gradients are there and the update is about to happen."""
         self._before = {
-            name: (sampled(parameter), sampled(parameter.grad) != 0)
+            name: (sampled(_exact(parameter)), sampled(parameter.grad) != 0)
             for name, parameter in self._parameters.items()
             if parameter.grad is not None and not parameter.grad.is_sparse
         }
@@ -34,9 +35,13 @@ class StallMeter:
         """The update has happened."""
         for name, (weights, wanted) in self._before.items():
             self._wanted[name] += int(wanted.sum())
-            self._lost[name] += int((wanted & (sampled(self._parameters[name]) == weights)).sum())
+            self._lost[name] += int((wanted & (sampled(_exact(self._parameters[name])) == weights)).sum())
 
     @property
     def shares(self) -> dict[str, float]:
         """Share of the updates with a gradient that changed nothing, by parameter."""
         return {name: self._lost[name] / wanted for name, wanted in self._wanted.items() if wanted}
+
+
+def _exact(parameter: nn.Parameter) -> Tensor:
+    return float32_value(parameter) if stored_of(parameter) is not None else parameter

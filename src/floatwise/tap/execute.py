@@ -7,6 +7,7 @@ import builtins
 import os
 import random
 import re
+import shlex
 import sys
 import threading
 import types
@@ -122,4 +123,7 @@ def _what_next(error: BaseException) -> str:
             "fp16-master), a mixed recipe keeps them float32: --recipe bf16-mixed; or keep this module in float32 by "
             "an entry under [[modules]] in a plan file"
         )
-    return "\nfirst make the script run by itself: python " + (sys.argv[0] if sys.argv else "")
+    if "RANK" in os.environ:
+        return "\nif it runs by itself under torchrun, without -m floatwise run, the plan or its runtime is at fault"
+    itself = shlex.join(["python", *sys.argv])
+    return f"\nfirst make the script run by itself: {itself}; if it does, the plan or its runtime is at fault"

@@ -54,11 +54,14 @@ class StepTap:
     def after_backward(self) -> None:
         """Keeps a few values, to compare when training goes on."""
         if not self._optimizer_seen:
+            self._leaves = [leaf for leaf in self._leaves if _has_values(leaf)]
             self._values = [_few_values(leaf) for leaf in self._leaves]
 
     def notice_update_by_hand(self) -> None:
         """Reports a step when the kept values have changed."""
         if self._optimizer_seen or self._values is None or getattr(self.tap.local, "in_backward", False):
+            return
+        if not all(map(_has_values, self._leaves)):
             return
         now = [_few_values(leaf) for leaf in self._leaves]
         if any(not torch.equal(a, b) for a, b in zip(self._values, now, strict=True)):
@@ -97,6 +100,13 @@ class StepTap:
             return
         for observer in self.tap.observers:
             observer.step_ended(optimizer)
+
+
+def _has_values(leaf: Tensor) -> bool:
+    """False for what FSDP gathered for the pass and has freed since."""
+    flat = leaf.detach()
+    flat = flat.to_local() if hasattr(flat, "to_local") else flat
+    return flat.numel() == 0 or flat.untyped_storage().size() > 0
 
 
 def _few_values(leaf: Tensor) -> Tensor:

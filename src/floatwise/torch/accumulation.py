@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import TensorWeakRef
 
 from floatwise.errors import BadInputError
-from floatwise.torch.stored_weights import allow_float32_grad, raise_grad
+from floatwise.torch.masters.gradients import allow_float32_grad, forbid_float32_grad, raise_grad
 
 __all__ = ["Accumulation", "without_reduction"]
 
@@ -30,9 +32,10 @@ class Accumulation:
     """
 
     def __init__(self, model: nn.Module, weights: Sequence[Tensor]) -> None:
-        self._model = model
-        self._weights = weights
-        self._ddp = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
+        # Weak: whoever trains keeps the model, and this must not keep one that nobody trains any more.
+        self._model = weakref.ref(model)
+        self._weights = [TensorWeakRef(weight) for weight in weights]
+        self._ddp = weakref.WeakSet(m for m in model.modules() if isinstance(m, DistributedDataParallel))
         self._in_ddp = {id(p) for module in self._ddp for p in module.parameters()}
         self._last = True
         self._unreduced = False
@@ -40,7 +43,7 @@ class Accumulation:
 
     def within(self, model: nn.Module) -> Accumulation:
         """Returns the same for a wrapper that was put around the model since."""
-        return Accumulation(model, self._weights)
+        return Accumulation(model, self._living_weights())
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
@@ -50,7 +53,7 @@ class Accumulation:
             if last:
                 yield
             else:
-                with without_reduction(self._model):
+                with without_reduction(self._living_model()):
                     yield
         finally:
             self._last = before
@@ -60,9 +63,14 @@ class Accumulation:
         """Context of one backward pass, within `micro_batch`, within DDP's own `no_sync`, or in neither."""
         is_local = not self._last or any(not module.require_backward_grad_sync for module in self._ddp)
         aside: list[tuple[Tensor, Tensor]] = []
-        for weight in self._weights:
+        for weight in self._living_weights():
             grad = weight.grad
-            if grad is None or grad.is_sparse:
+            if grad is None:
+                # Always the same, so that the first of a step is as the first after a resume: DDP takes gradients in
+                # the weights' format only, elsewhere float32 ones, which some operators give, are welcome.
+                (forbid_float32_grad if id(weight) in self._in_ddp else allow_float32_grad)(weight)
+                continue
+            if grad.is_sparse:
                 continue
             if id(weight) not in self._in_ddp or is_local:
                 raise_grad(weight)
@@ -80,6 +88,13 @@ class Accumulation:
                 new, weight.grad = weight.grad, None
                 allow_float32_grad(weight)
                 weight.grad = grad.float() if new is None else torch.add(grad.float(), new)
+
+    def _living_weights(self) -> list[Tensor]:
+        return [weight for reference in self._weights if (weight := reference()) is not None]
+
+    def _living_model(self) -> nn.Module:
+        model = self._model()
+        return model if model is not None else nn.Module()
 
     def check_reduced(self) -> None:
         """Raises BadInputError when the last micro-batch was not the last of a step."""

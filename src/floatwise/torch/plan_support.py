@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from floatwise.errors import PlanError, UnknownNameError
+from floatwise.errors import BadInputError, PlanError, UnknownNameError
 from floatwise.plan import RECIPES, Plan, Policy, load_plan, recipe
 
 __all__ = ["APPLIED_RECIPES", "TORCH_DTYPES", "as_plan", "check_plan"]
@@ -25,12 +25,17 @@ def as_plan(plan: Plan | str | os.PathLike[str]) -> Plan:
     """Returns the plan itself, the recipe of that name, or the plan in that file, checked by `check_plan`.
 
     Raises:
+      BadInputError: It is none of these.
       UnknownNameError: A name that is neither a recipe nor a file.
       BadFileError: The file is no plan.
       PlanError: This runtime cannot apply the plan.
     """
     if isinstance(plan, Plan):
         return check_plan(plan)
+    if not isinstance(plan, str | os.PathLike) or not os.fspath(plan):
+        raise BadInputError(
+            f"got {plan!r} as the plan; expected a recipe such as 'bf16-mixed', the path of a plan file, or a Plan"
+        )
     name = os.fspath(plan)
     if name in RECIPES:
         return check_plan(recipe(name))

@@ -22,6 +22,7 @@ from floatwise.torch.distributed.convert import converting
 from floatwise.torch.distributed.formats import DistributedFormats
 from floatwise.torch.distributed.shards import check_shards
 from floatwise.torch.islands import apply_islands, forget_calls
+from floatwise.torch.masters import MasterWeights
 from floatwise.torch.plan_support import as_plan
 from floatwise.torch.refusals import (
     as_optimizers,
@@ -357,6 +358,10 @@ class Precision:
 
         Weights that the plan stored in 16 bits become float32 again, with their exact values.
         """
+        for given, stepping in zip(self._given, self.optimizers, strict=True):
+            if stepping is not given and isinstance(stepping, MasterWeights):
+                stepping.close()  # ours
+        self.optimizers = self._given
         self.islands.remove()
         if self._policy is not None:
             self._policy.close()

@@ -64,7 +64,18 @@ def device_type_of(model: nn.Module) -> str:
 def check_weights(model: nn.Module, plan: Plan) -> None:
     """Raises PlanError when a trainable weight is stored in 16 bits and the plan says float32."""
     low = [(n, p.dtype) for n, p in model.named_parameters() if p.requires_grad and p.dtype in _SIXTEEN_BIT]
-    if low and plan.weights.master == "none":
+    policies = (plan.policy, *(entry.policy for entry in plan.modules))
+    stored = {policy.param_dtype for policy in policies} - {"float32"}
+    if stored:
+        low = [(n, dtype) for n, dtype in low if str(dtype).removeprefix("torch.") not in stored]
+    if low and stored:
+        name, dtype = low[0]
+        raise PlanError(
+            f"got {len(low)} trainable weights in {str(dtype).removeprefix('torch.')} ({name!r} is one) with a plan "
+            f"that stores weights in {' and '.join(sorted(stored))}; call model.float() before the optimizer is made, "
+            "and the plan stores them"
+        )
+    if low:
         name, dtype = low[0]
         raise PlanError(
             f"got {len(low)} trainable weights in 16 bits ({name!r} is {str(dtype).removeprefix('torch.')}) "

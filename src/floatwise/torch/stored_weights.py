@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from floatwise.errors import PlanError
@@ -26,6 +25,7 @@ from floatwise.torch.masters import (
     set_float32_value,
     stored_of,
 )
+from floatwise.torch.masters.norms import stays_float32
 from floatwise.torch.paths import module_paths
 from floatwise.torch.plan_support import TORCH_DTYPES
 from floatwise.torch.policies import own_policies, policy_of
@@ -121,7 +121,7 @@ def store_weights(
     Raises:
       PlanError: A part of the model is in FSDP1, whose parameters cannot change their format.
     """
-    low = [(p, dtype) for p, dtype in _formats(model, plan, paths) if wanted is None or wanted(p)]
+    low = [(p, dtype) for p, dtype in stored_formats(model, plan, paths) if wanted is None or wanted(p)]
     if low and has_fsdp1(model):
         raise PlanError(
             f"got a FullyShardedDataParallel with a plan of recipe {plan.recipe!r}, which stores weights in 16 bits: "
@@ -145,7 +145,7 @@ def with_masters(optimizer: Optimizer, plan: Plan) -> Optimizer:
     return optimizer
 
 
-def _formats(
+def stored_formats(
     model: nn.Module, plan: Plan, paths: Mapping[str, nn.Module] | None
 ) -> Iterator[tuple[Tensor, torch.dtype]]:
     """Yields the parameters to be stored in 16 bits."""
@@ -154,7 +154,7 @@ def _formats(
     chosen: dict[int, tuple[Tensor, torch.dtype]] = {}
     for path, module in modules.items():
         dtype = TORCH_DTYPES[policy_of(path, plan, modules, policies).param_dtype]
-        keeps_float32 = dtype is torch.float32 or isinstance(module, _NormBase)
+        keeps_float32 = dtype is torch.float32 or stays_float32(module)
         for parameter in module.parameters(recurse=False):
             if keeps_float32:
                 chosen[id(parameter)] = (parameter, torch.float32)

@@ -25,10 +25,11 @@ class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(6, 4)
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
         self.head = nn.Linear(4, 6, bias=False)
         self.head.weight = self.embedding.weight
         self.temperature = nn.Parameter(torch.tensor(0.3))
+        self.register_buffer("num_batches", torch.tensor(0))
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.head(self.embedding(tokens))

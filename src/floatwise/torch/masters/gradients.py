@@ -9,7 +9,7 @@ from torch import Tensor
 from floatwise.errors import BadInputError
 from floatwise.torch.masters.flat import cast, is_sharded, laid_out_as, local
 
-__all__ = ["allow_float32_grad", "float32_grad", "raise_grad"]
+__all__ = ["allow_float32_grad", "float32_grad", "forbid_float32_grad", "raise_float16_grad", "raise_grad"]
 
 
 def float32_grad(parameter: Tensor) -> Tensor | None:
@@ -52,6 +52,12 @@ def allow_float32_grad(parameter: Tensor) -> None:
     """Lets a 16-bit parameter have a float32 gradient; before torch 2.10 there is no way to."""
     if _may_differ():
         parameter.grad_dtype = None
+
+
+def forbid_float32_grad(parameter: Tensor) -> None:
+    """Gives a 16-bit parameter without a gradient PyTorch's rule back: its gradient comes in its own format."""
+    if _may_differ() and parameter.grad_dtype is not parameter.dtype:
+        parameter.grad_dtype = parameter.dtype
 
 
 def _may_differ() -> bool:

@@ -19,7 +19,9 @@ from floatwise.torch.distributed.convert import converting
 from floatwise.torch.masters.flat import is_sharded
 from floatwise.torch.masters.gradients import raise_float16_grad
 from floatwise.torch.masters.granularity import Granularity
+from floatwise.torch.masters.master import MODES
 from floatwise.torch.masters.model_checkpoints import float32_checkpoints
+from floatwise.torch.masters.norms import weights_of_norms
 from floatwise.torch.masters.optimizer_checkpoints import keep_states_float32, raise_states
 from floatwise.torch.masters.registry import SIXTEEN_BIT, float32_value, give_master, set_float32_value, stored_of
 from floatwise.torch.masters.step import MasterStep
@@ -74,7 +76,8 @@ class MasterWeights(Optimizer):
         spend less precision or memory; measure whether the loss still agrees.
       dtype: The 16-bit format in which float32 parameters of the optimizer are stored from now on: the same
         `Parameter` objects, with their exact values in the master. None (default): only those that are in 16 bits
-        already get masters, and the others stay as they are.
+        already get masters, and the others stay as they are. Of norms with running statistics (BatchNorm) the weights
+        stay float32 where `model` is given: their kernels want it.
       model: The model of the parameters, wrapped (DDP, FSDP2, torch.compile) or not. Its `state_dict` then gives
         float32 values and its `load_state_dict` takes them, copies and pickles of it are float32 models, and DDP and
         FSDP2 learn of the new format. Without it the optimizer's own state dict carries the float32 values: load it
@@ -101,6 +104,7 @@ class MasterWeights(Optimizer):
         granularity: Granularity | None = None,
     ) -> None:
         _check(optimizer, dtype, granularity)
+        _check_mode(mode)
         self.inner = optimizer
         self.mode = mode
         self.dtype = dtype
@@ -245,7 +249,10 @@ class MasterWeights(Optimizer):
 
     def _adopt(self, parameters: Iterable[Tensor]) -> None:
         wanted = []
+        norms = {id(p) for p in weights_of_norms(self._model)} if self._model is not None else set()
         for parameter in parameters:
+            if id(parameter) in norms and parameter.dtype is torch.float32:
+                continue
             if parameter.dtype in SIXTEEN_BIT and parameter.requires_grad:
                 wanted.append((parameter, parameter.dtype))
             elif self.dtype is not None and parameter.dtype is torch.float32:
@@ -313,6 +320,14 @@ def _again(
 
 def _is_new(parameter: Tensor) -> bool:
     return parameter.dtype in SIXTEEN_BIT and stored_of(parameter) is None
+
+
+def _check_mode(mode: object) -> None:
+    if not isinstance(mode, str):
+        raise BadInputError(
+            f"got {mode!r} as the mode, which comes second; expected one of {', '.join(MODES)}. A format is given by "
+            "name: dtype=torch.bfloat16"
+        )
 
 
 def _check(optimizer: Optimizer, dtype: torch.dtype | None, granularity: str | None) -> None:

@@ -79,11 +79,9 @@ class Stored:
 def stored_of(parameter: Tensor) -> Stored | None:
     """Returns the master of a parameter, with its bookkeeping; None for a parameter that has none."""
     found: Stored | None = _stored.get(parameter)
-    if found is not None and parameter.dtype is not found.dtype:
-        # `model.float()` and the like: it is a weight of another kind now.
-        drop_master(parameter)
-        return None
-    return found
+    # In another format it is a weight of another kind: for good, as after `model.float()`, or for a while, as where
+    # averaged weights are swapped in through `.data`. The master waits.
+    return found if found is None or parameter.dtype is found.dtype else None
 
 
 def give_master(
@@ -120,7 +118,7 @@ def give_master(
             (convert or _through_data)(parameter, dtype)
         if not is_dense(local(parameter)):
             replace_data(parameter, sharded_as(parameter, local(parameter).contiguous()))
-        weight = local(parameter)
+        weight = local(parameter).data  # a graph made before this may still go backward
         stored = Stored(kind.beside(flat(weight)), weight)
         stored.master.set(flat(laid_out_as(weight, value)), flat(weight))
     _stored[parameter] = stored

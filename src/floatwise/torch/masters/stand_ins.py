@@ -50,11 +50,14 @@ class StandIns:
         Raises:
           BadInputError: The optimizer changed the parameters themselves.
         """
-        pairs, self._pairs = self._pairs, []
+        pairs = self._pairs
+        # Whatever this is interrupted at, doing it again ends it: groups and states first, then the values.
         self._swap({id(pair.stand_in): pair.parameter for pair in pairs})
         for pair in pairs:
             self._move_state(pair.stand_in, pair.parameter)
+        for pair in pairs:
             pair.give_back()
+        self._pairs = []
         if any(pair.was_bypassed for pair in pairs):
             raise BadInputError(
                 f"got {type(self._optimizer).__name__}, which updates parameters that it has not from its "
@@ -109,7 +112,7 @@ class _Pair:
 
     def __init__(self, parameter: Tensor, stand_in: nn.Parameter) -> None:
         self.parameter, self.stand_in = parameter, stand_in
-        self.was_bypassed = False
+        self.was_bypassed = self._is_back = False
         self._memory = local(stand_in).data_ptr()
         self._value_version = stand_in._version
         self.take_grad()
@@ -126,11 +129,14 @@ class _Pair:
 
     def give_back(self) -> None:
         """Gives the parameter value and gradient; the stand-in is used up."""
+        if self._is_back:
+            return
         self.was_bypassed = local(self.parameter)._version != self._parameter_version
         self._give_grad()
         value = local(self.stand_in)
         # An optimizer may have put a tensor of its own state in place; writing would use that up.
         self._write(value if value.data_ptr() == self._memory else value.clone())
+        self._is_back = True
         replace_data(self.stand_in, sharded_as(self.stand_in, value.new_empty(0)))
 
     def _write(self, value: Tensor) -> None:

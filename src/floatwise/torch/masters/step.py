@@ -72,17 +72,16 @@ class MasterStep:
         """Puts float32 stand-ins in all places, for a step that somebody else calls; `end` takes them out."""
         self.recover()
         self._number_the_step()
-        stand_ins = StandIns(self.optimizer, self._kept)
+        self._all = StandIns(self.optimizer, self._kept)
         with torch.no_grad():
-            stand_ins.take_places(self._updated())
-        self._all = stand_ins
+            self._all.take_places(self._updated())
 
     def end(self) -> None:
         """Ends what `begin` began, if it did."""
-        stand_ins, self._all = self._all, None
-        if stand_ins is not None:
+        if self._all is not None:
             with torch.no_grad():
-                stand_ins.give_back()
+                self._all.give_back()
+            self._all = None
 
     def recover(self) -> None:
         """Ends what `begin` began when an error has kept somebody else's step from reaching `end`."""
@@ -111,8 +110,8 @@ class MasterStep:
     # -- details ------------------------------------------------------------------------------------------------
 
     def _at_once(self, closure: Callable[[], Any] | None) -> Any:
-        self.begin()
         try:
+            self.begin()
             return self._within(self._unhooked_step)(None if closure is None else self.around(closure))
         finally:
             self.end()
@@ -131,9 +130,9 @@ class MasterStep:
         for some in _portions(parameters):
             with only_these(self.optimizer, some):
                 stand_ins = StandIns(self.optimizer)
-                with torch.no_grad():
-                    stand_ins.take_places(some)
                 try:
+                    with torch.no_grad():
+                        stand_ins.take_places(some)
                     self._unhooked_step()
                 finally:
                     with torch.no_grad():

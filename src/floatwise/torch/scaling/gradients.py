@@ -45,6 +45,7 @@ class ScaledGradients:
         Raises:
           BadInputError: They would be.
         """
+        self._clear_interrupted()
         unscaled = [o for o in self._optimizers if self._is_unscaled(o)]
         if any(parameters_with_gradients(o) for o in unscaled):
             raise BadInputError(
@@ -111,8 +112,9 @@ class ScaledGradients:
 
     def forget(self) -> None:
         """Takes note that the gradients are dropped; what unscaling found in them moves the scale."""
-        if any(self._is_unscaled(optimizer) for optimizer in self._optimizers):
+        if any(self._is_at(optimizer, OptState.UNSCALED) for optimizer in self._optimizers):
             self._scaler.update()
+        self._clear_interrupted()
 
     def grad(self, outputs: Tensor, inputs: Tensor | Sequence[Tensor], **options: Any) -> tuple[Tensor | None, ...]:
         """Returns `torch.autograd.grad` of the scaled outputs, divided by the scale."""
@@ -122,9 +124,18 @@ class ScaledGradients:
         inverse = 1.0 / self._scaler.get_scale()
         return tuple(None if g is None else (g.float() if g.dtype in _LOW else g) * inverse for g in gradients)
 
+    def _clear_interrupted(self) -> None:
+        """Forgets steps that were interrupted before the scale's update."""
+        for optimizer in self._optimizers:
+            if self._is_at(optimizer, OptState.STEPPED):
+                self._scaler._per_optimizer_states.pop(id(optimizer))
+
     def _is_unscaled(self, optimizer: Optimizer) -> bool:
+        return self._is_at(optimizer, OptState.UNSCALED)
+
+    def _is_at(self, optimizer: Optimizer, stage: OptState) -> bool:
         state = self._scaler._per_optimizer_states.get(id(optimizer)) if self._scaler.is_enabled() else None
-        return state is not None and state["stage"] is OptState.UNSCALED
+        return state is not None and state["stage"] is stage
 
     def _check(self, optimizers: Sequence[Optimizer]) -> None:
         parameters = [id(p) for o in optimizers for p in parameters_with_gradients(o)]

@@ -33,6 +33,9 @@ from floatwise.torch.stored_weights import Float32View, store_weights
 
 __all__ = ["RunMasters"]
 
+#: Attributes of an optimizer whose weights have masters: what steps it, and the handles of our hooks.
+_STEPPING, _HOOKS = "_floatwise_stepping", "_floatwise_hooks"
+
 
 class RunMasters:
     """The masters of a script's weights.
@@ -47,9 +50,8 @@ class RunMasters:
         self._held: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._postponed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._accumulations: list[Accumulation] = []
+        self._accumulations: weakref.WeakKeyDictionary[nn.Module, Accumulation] = weakref.WeakKeyDictionary()
         self._pass = ExitStack()
-        self._steppers: weakref.WeakKeyDictionary[Optimizer, MasterStep] = weakref.WeakKeyDictionary()
         self._optimizer: Optimizer | None = None
         self._stepping: MasterStep | None = None
         self._has_closure = self._has_stand_ins = self._waits = False
@@ -71,11 +73,11 @@ class RunMasters:
         self._looked_at.add(model)
         stored = store_weights(model, self._plan, paths=self._paths_of(model), wanted=self._is_wanted)
         if stored.parameters:
-            self._accumulations.append(Accumulation(model, stored.parameters))
+            self._accumulations[model] = Accumulation(model, stored.parameters)
 
     def before_backward(self) -> None:
         """Makes the gradients that the pass adds to ready for it; `after_backward` or its failure ends that."""
-        for accumulation in self._accumulations:
+        for accumulation in list(self._accumulations.values()):
             self._pass.enter_context(accumulation.backward())
 
     def after_backward(self) -> None:
@@ -99,25 +101,20 @@ class RunMasters:
         return evaluate
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Updates the weights, or makes ready for the optimizer to do so on float32 stand-ins."""
+        """Makes ready for a step: what there is to do happens between the script's own hooks and the optimizer."""
         self._optimizer, self._stepping = optimizer, self._stepper(optimizer)
         if self._stepping is None:
             # An optimizer that has begun on float32 weights, and evaluates the model, ends on them.
             self._waits = granularity_of(optimizer) == "all"
             return
-        if granularity_of(optimizer) == "all":
-            self._stepping.begin()
-            self._has_stand_ins = True
-        elif not self._has_closure:
-            self._update(self._stepping)
+        pre, post = getattr(optimizer, _HOOKS)
+        hooks: Any = optimizer  # its tables are OrderedDicts
+        hooks._optimizer_step_pre_hooks.move_to_end(pre.id)
+        hooks._optimizer_step_post_hooks.move_to_end(post.id, last=False)
 
     def after_step(self) -> None:
         """Ends what `before_step` began."""
-        if self._stepping is not None and self._has_stand_ins:
-            self._stepping.end()
-        for parameter, grad in self._hidden:
-            parameter.grad = grad
-        self._hidden = []
+        self._undo()
         self._optimizer = self._stepping = None
         self._has_closure = self._has_stand_ins = self._waits = False
         while self._postponed:
@@ -134,11 +131,37 @@ class RunMasters:
             return None
         if not any(stored_of(p) is not None for group in optimizer.param_groups for p in group["params"]):
             return None
-        if optimizer not in self._steppers:
-            self._steppers[optimizer] = MasterStep(optimizer)
+        if not hasattr(optimizer, _HOOKS):
+            made = MasterStep(optimizer)
             raise_states(optimizer)
-            keep_states_float32(self._steppers[optimizer])
-        return self._steppers[optimizer]
+            keep_states_float32(made)
+            # On the optimizer itself, and with it to go; its pickles and copies are made of other things.
+            setattr(optimizer, _STEPPING, made)
+            pre = optimizer.register_step_pre_hook(lambda *_: self._act())
+            post = optimizer.register_step_post_hook(lambda *_: self._undo())
+            setattr(optimizer, _HOOKS, (pre, post))
+        stepping: MasterStep = getattr(optimizer, _STEPPING)
+        return stepping
+
+    def _act(self) -> None:
+        """Updates the weights, or puts float32 stand-ins in their places for the optimizer to update."""
+        if self._stepping is None:
+            return
+        if granularity_of(self._stepping.optimizer) == "all":
+            self._has_stand_ins = True
+            self._stepping.begin()
+        elif not self._has_closure:
+            self._update(self._stepping)
+
+    def _undo(self) -> None:
+        """Takes the stand-ins out and gives hidden gradients back, before the script's own hooks look."""
+        if self._stepping is not None and self._has_stand_ins:
+            self._stepping.end()
+            self._has_stand_ins = False
+        hidden, self._hidden = self._hidden, []
+        for parameter, grad in hidden:
+            if parameter.grad is None:
+                parameter.grad = grad
 
     def _update(self, stepping: MasterStep) -> None:
         """Takes the step in the optimizer's stead: without gradients it will find nothing to do."""
@@ -163,10 +186,10 @@ class RunMasters:
             for parameter in module.parameters():
                 if parameter.requires_grad:
                     self._held[parameter] = True
-            before = len(self._accumulations)
             self.store(module)
             original(ddp, module, *args, **kwargs)
-            self._accumulations[before:] = [a.within(ddp) for a in self._accumulations[before:]]
+            if (accumulation := self._accumulations.pop(module, None)) is not None:
+                self._accumulations[ddp] = accumulation.within(ddp)
 
         return init
 

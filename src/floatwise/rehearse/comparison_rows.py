@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a comparison: a gradient, a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GradientRow", "LossRow"]
+
+#: Share of a parameter's gradient that may vanish beyond what is zero in float32: Micikevicius et al. 2018
+#: (arXiv:1710.03740, section 3.2) report a model that lost about 5 % of its values and needed them.
+LARGEST_ZERO_SHARE = 0.05
+#: Share of a parameter's updates that may be lost beyond those that float32 loses: past it, most never arrive.
+LARGEST_STALLED_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class GradientRow:
+    """The gradient of one parameter at the weights that training begins with.
+
+    Attributes:
+      parameter: Its path.
+      sqnr_db: Signal-to-noise ratio against float32; `-inf` when it is not finite, None when float32's is zero.
+      cosine: Cosine of the angle to float32's; None when either is zero or not finite.
+      required_db: The least ratio that is no fault; None for a gradient that may be noise.
+      float32_db: The ratio of float32 against itself, its sums added up in another order.
+      zero_share: Share of zeros.
+      float32_zero_share: Share of zeros in float32.
+      stalled_share: Share of the updates in all steps that changed nothing.
+      float32_stalled_share: The same in float32.
+    """
+
+    parameter: str
+    sqnr_db: float | None
+    cosine: float | None
+    required_db: float | None
+    float32_db: float | None
+    zero_share: float
+    float32_zero_share: float
+    stalled_share: float
+    float32_stalled_share: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it has more noise than is harmless."""
+        return self.sqnr_db is not None and self.required_db is not None and self.sqnr_db < self.required_db
+
+    @property
+    def has_vanished(self) -> bool:
+        """Whether too much of it is zero that is not in float32."""
+        return self.zero_share - self.float32_zero_share > LARGEST_ZERO_SHARE
+
+    @property
+    def stalls(self) -> bool:
+        """Whether most of its updates are lost that float32 makes."""
+        return self.stalled_share - self.float32_stalled_share > LARGEST_STALLED_SHARE
+
+
+@dataclass(frozen=True)
+class LossRow:
+    """One step: both losses, how far apart they are, how far apart the float32 runs are, and the gradients.
+
+    Attributes:
+      step: Its number.
+      float32: Loss of the float32 run.
+      rehearsed: Loss under the plan.
+      distance: Magnitude of the difference.
+      spread: Largest less smallest loss of the float32 runs at this step.
+      gradient_db: Signal-to-noise ratio of all gradients together against float32's of this step, for the first
+        steps. Weights differ from the second step on.
+    """
+
+    step: int
+    float32: float
+    rehearsed: float
+    distance: float
+    spread: float
+    gradient_db: float | None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same evidence from a script that knows nothing of it: an observer on the tap that makes a `Trial`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from floatwise.plan import Plan
+from floatwise.rehearse.first_look import FirstLook, gradient_sample
+from floatwise.rehearse.module_trace import ModuleTrace
+from floatwise.rehearse.running import all_finite, parameters_of
+from floatwise.rehearse.stalls import StallMeter
+from floatwise.rehearse.trial import COMPARED_STEPS, Trained, Trial
+from floatwise.rehearse.watch import NonFinite, OperatorSite, OperatorWatch
+from floatwise.tap.events import Observer
+from floatwise.torch.script.scaled_backward import ScaledBackward
+
+__all__ = ["ScriptRecorder"]
+
+
+class ScriptRecorder(Observer):
+    """Records a script's training under a plan; it comes after the plan among the tap's observers.
+
+    The first backward pass of the first iteration is what every plan is compared by. Its loss scale is the plan's
+    own: where that is too large, whoever runs the script runs it again with the scale that the steps came down to.
+
+    Args:
+      plan: The plan in force.
+      name_of: Gives the path of a module.
+      scaling: The script's loss scaling, when the plan has one.
+      known: Places where a float32 run makes infinities or NaN, too.
+      survey: Whether to record every operator's largest result and the FLOPs of each module.
+
+    Attributes:
+      watch: The dispatch mode to keep open while the script runs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        name_of: Callable[[nn.Module], str],
+        scaling: ScaledBackward | None = None,
+        known: frozenset[OperatorSite] = frozenset(),
+        survey: bool = False,
+    ) -> None:
+        self.trace = ModuleTrace(samples=True)
+        self.watch = OperatorWatch(self.trace, known, survey)
+        self._plan, self._name_of, self._scaling = plan, name_of, scaling
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._stalls = StallMeter(self._parameters)
+        self._losses: list[float] = []
+        self._gradients: list[dict[str, Tensor]] = []
+        self._zero_share: dict[str, float] = {}
+        self._passes = 0  # backward passes in this iteration
+        self._finite = True
+        self._skipped_before = 0
+        self._start: FirstLook | None = None
+        self._first: NonFinite | None = None
+
+    @override
+    def root_entered(self, root: nn.Module, args: Any, kwargs: Any) -> Any:
+        self.trace.attach(root, self._name_of)
+        for name, parameter in parameters_of(root, self._name_of).items():
+            self._parameters.setdefault(name, parameter)
+        return args, kwargs
+
+    @override
+    def backward_ended(self, roots: Sequence[Tensor]) -> None:
+        self._passes += 1
+        self._finite &= all_finite([root.detach() for root in roots])
+        grads = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        self._finite &= all_finite(list(grads.values()))
+        if self._passes == 1 and len(self._gradients) < COMPARED_STEPS:
+            self._gradients.append({name: gradient_sample(grad) for name, grad in grads.items()})
+            if not self._zero_share:
+                self._zero_share = {n: 1.0 - float(g.count_nonzero()) / max(g.numel(), 1) for n, g in grads.items()}
+
+    @override
+    def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self.watch.updating = True
+        self._stalls.before()
+
+    @override
+    def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
+        self._stalls.after()
+
+    def iteration_ended(self, index: int, loss: float) -> None:
+        """Works off what the iteration left."""
+        self._losses.append(loss)
+        skipped = self._skipped_steps
+        finite = self._finite and math.isfinite(loss) and skipped == self._skipped_before
+        self._skipped_before = skipped
+        found = self.watch.first(finite)
+        if self._start is None:
+            self._start = self._first_look(loss, finite, found)
+            self.trace.samples = False
+        elif self._first is None and found is not None and found.phase != "backward":
+            self._first = found
+        self._passes, self._finite = 0, True
+        self.watch.begin_step(index + 1)
+
+    def trial(self) -> Trial | None:
+        """Returns what was recorded; None before the first iteration has ended."""
+        if self._start is None:
+            return None
+        scaler = self._scaling.scaler if self._scaling is not None else None
+        trained = Trained(
+            losses=tuple(self._losses),
+            gradients=tuple(self._gradients),
+            skipped_steps=self._skipped_steps,
+            last_scale=scaler.get_scale() if scaler is not None else 1.0,
+            stalled_share=self._stalls.shares,
+            first_nonfinite=self._first,
+        )
+        return Trial(self._plan, self._start, trained if math.isfinite(self._start.loss) else None)
+
+    @property
+    def _skipped_steps(self) -> int:
+        if self._scaling is None or self._scaling.scaler is None:
+            return 0
+        self._scaling.settle()
+        return self._scaling.scaler.skipped_steps
+
+    def _first_look(self, loss: float, finite: bool, found: NonFinite | None) -> FirstLook:
+        settings = self._plan.loss_scale
+        # Of a bad step the plan leaves no gradients.
+        gradients, zero_share = (self._gradients[0], self._zero_share) if finite and self._gradients else ({}, {})
+        return FirstLook(
+            loss=loss,
+            scale=None if not finite else settings.initial_scale if settings is not None else 1.0,
+            gradients=gradients,
+            zero_share=zero_share,
+            calls=self.trace.calls,
+            first_nonfinite=found,
+            nonfinite_sites=frozenset(self.watch.sites),
+            amax=self.watch.amax,
+            flops=dict(self.watch.flops),
+        )
