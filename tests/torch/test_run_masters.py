@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -234,3 +236,56 @@ def test_a_script_that_refuses_non_finite_norms_goes_on() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
             optimizer.step()
         assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["AdamW", "one's own"])
+def test_hooks_of_a_script_see_gradients_before_and_after_the_step(name: str) -> None:
+    seen: list[bool] = []
+
+    def halve(optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.0)
+
+    def look(optimizer: Optimizer, *_: Any) -> None:
+        seen.append(all(p.grad is not None for group in optimizer.param_groups for p in group["params"]))
+
+    with under(SPLIT):
+        model = make_model()
+        optimizer = MAKERS[name](model.parameters())
+        optimizer.register_step_pre_hook(halve)
+        optimizer.register_step_post_hook(look)
+        train(model, optimizer, steps=1)
+        before = model.state_dict()
+        if name == "AdamW":
+            optimizer.param_groups[0]["weight_decay"] = 0.0
+            train(model, optimizer, steps=3)
+            assert_same(model.state_dict(), before)  # gradients of zero move nothing
+    assert all(seen)
+
+
+def test_models_that_nobody_trains_any_more_are_let_go() -> None:
+    alive = []
+    with under(SPLIT):
+        for _ in range(3):
+            model = make_model()
+            train(model, AdamW(model.parameters(), fused=True), steps=2)
+            alive.append(weakref.ref(model))
+            del model
+            gc.collect()
+        # The last may still be in the events of its last pass.
+        assert [reference() is None for reference in alive[:-1]] == [True, True]
+
+
+def test_a_script_may_give_float32_gradients_to_16_bit_weights() -> None:
+    with under(SPLIT):
+        model = make_model()
+        optimizer = SGD(model.parameters(), 0.1)
+        train(model, optimizer, steps=1)
+        optimizer.zero_grad()
+        F.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
+        before = model.state_dict()
+        optimizer.step()
+        assert_same(model.state_dict(), before)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from floatwise.plan import Plan
 from floatwise.torch import MasterWeights
-from floatwise.torch.stored_weights import stored_formats as stored_formats
+from floatwise.torch.stored_weights import stored_formats
 
 __all__ = ["FakeTraining", "fake_training"]
 

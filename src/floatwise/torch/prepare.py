@@ -362,6 +362,7 @@ class Precision:
             if stepping is not given and isinstance(stepping, MasterWeights):
                 stepping.close()  # ours
         self.optimizers = self._given
+        self._gradients.close()
         self.islands.remove()
         if self._policy is not None:
             self._policy.close()

@@ -54,8 +54,8 @@ def shards(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 #: The script's own 16-bit weights become float32 under a plan that stores float32.
 MODELS: dict[str, Callable[[], nn.Module]] = {
+    "fsdp2": shards,  # first: what FSDP2 gathers for the very first backward pass is freed after it
     "ddp": lambda: DistributedDataParallel(model()),
-    "fsdp2": shards,
     "ddp, 16-bit weights": lambda: DistributedDataParallel(model(torch.bfloat16)),
     "fsdp2, 16-bit weights": lambda: shards(torch.bfloat16),
 }

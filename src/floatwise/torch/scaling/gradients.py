@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from floatwise.errors import BadInputError
 from floatwise.torch.distributed.agreement import found_inf_everywhere
+from floatwise.torch.masters import MasterWeights
 from floatwise.torch.scaling.loss_scaler import LossScaler
 from floatwise.torch.stored_weights import raise_grad
 
@@ -38,6 +39,9 @@ class ScaledGradients:
     def __init__(self, scaler: LossScaler, optimizers: Sequence[Optimizer]) -> None:
         self._scaler = scaler
         self._optimizers = optimizers
+        self._is_stepping = False
+        watched = [*optimizers, *(o.inner for o in optimizers if isinstance(o, MasterWeights))]
+        self._handles = [o.register_step_pre_hook(self._refuse) for o in watched if scaler.is_enabled()]
 
     def before_backward(self) -> None:
         """Makes sure that new gradients are not added to unscaled ones.
@@ -96,11 +100,15 @@ class ScaledGradients:
           optimizers: Those to step.
           closure: What the optimizer, then a single one, evaluates the loss with.
         """
-        for optimizer in optimizers:
-            if closure is None:
-                self._scaler.step(optimizer)
-            else:
-                self._scaler.step_with_closure(optimizer, _raising_float16(closure, optimizer))
+        self._is_stepping = True
+        try:
+            for optimizer in optimizers:
+                if closure is None:
+                    self._scaler.step(optimizer)
+                else:
+                    self._scaler.step_with_closure(optimizer, _raising_float16(closure, optimizer))
+        finally:
+            self._is_stepping = False
         others = [o for o in self._optimizers if o not in optimizers and parameters_with_gradients(o)]
         before = self._scaler.get_scale() if others else 1.0
         factors = [1.0 if self._is_unscaled(o) else before for o in others]
@@ -109,6 +117,18 @@ class ScaledGradients:
         finally:  # it raises an alarm after many skips, and training may go on
             for optimizer, factor in zip(others, factors, strict=True):
                 _multiply(parameters_with_gradients(optimizer), self._scaler.get_scale() / factor)
+
+    def close(self) -> None:
+        """Lets the optimizers step by themselves again."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self._is_stepping:
+            raise BadInputError(
+                f"got a step of {type(optimizer).__name__} itself, with a loss scale in its gradients; call "
+                "precision.step(), which takes the scale out and skips what is not finite"
+            )
 
     def forget(self) -> None:
         """Takes note that the gradients are dropped; what unscaling found in them moves the scale."""
