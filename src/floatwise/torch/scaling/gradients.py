@@ -39,7 +39,7 @@ class ScaledGradients:
     def __init__(self, scaler: LossScaler, optimizers: Sequence[Optimizer]) -> None:
         self._scaler = scaler
         self._optimizers = optimizers
-        self._is_stepping = False
+        self._are_scaled = self._is_stepping = False
         watched = [*optimizers, *(o.inner for o in optimizers if isinstance(o, MasterWeights))]
         self._handles = [o.register_step_pre_hook(self._refuse) for o in watched if scaler.is_enabled()]
 
@@ -49,6 +49,7 @@ class ScaledGradients:
         Raises:
           BadInputError: They would be.
         """
+        self._are_scaled = True
         self._clear_interrupted()
         unscaled = [o for o in self._optimizers if self._is_unscaled(o)]
         if any(parameters_with_gradients(o) for o in unscaled):
@@ -108,7 +109,7 @@ class ScaledGradients:
                 else:
                     self._scaler.step_with_closure(optimizer, _raising_float16(closure, optimizer))
         finally:
-            self._is_stepping = False
+            self._are_scaled = self._is_stepping = False
         others = [o for o in self._optimizers if o not in optimizers and parameters_with_gradients(o)]
         before = self._scaler.get_scale() if others else 1.0
         factors = [1.0 if self._is_unscaled(o) else before for o in others]
@@ -124,7 +125,8 @@ class ScaledGradients:
             handle.remove()
 
     def _refuse(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self._is_stepping:
+        # Without a backward pass it is no training: a distributed checkpoint makes states by steps on zeros.
+        if self._are_scaled and not self._is_stepping:
             raise BadInputError(
                 f"got a step of {type(optimizer).__name__} itself, with a loss scale in its gradients; call "
                 "precision.step(), which takes the scale out and skips what is not finite"
@@ -132,6 +134,7 @@ class ScaledGradients:
 
     def forget(self) -> None:
         """Takes note that the gradients are dropped; what unscaling found in them moves the scale."""
+        self._are_scaled = False
         if any(self._is_at(optimizer, OptState.UNSCALED) for optimizer in self._optimizers):
             self._scaler.update()
         self._clear_interrupted()
