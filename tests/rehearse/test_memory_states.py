@@ -74,6 +74,7 @@ def test_closed_form_is_what_the_runtime_keeps(name: str, bytes_per_weight: dict
         "gradients": weight.grad.nbytes,
         "optimizer": state["exp_avg"].nbytes + state["exp_avg_sq"].nbytes,
     }
+    precision.close()
     assert real == {kind: 64 * 64 * size for kind, size in bytes_per_weight.items()}
     assert {kind: getattr(kept, f"{kind}_bytes") for kind in real} == real
 
