@@ -99,6 +99,23 @@ class Interrupted(Adam):
             raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("recipe", ["bf16-master", "fp16-master", "fp16-mixed"])
+def test_an_optimizer_may_call_the_step_of_its_base_class(recipe: str) -> None:
+    Adam([nn.Parameter(torch.ones(1))])  # PyTorch hooks the step of a class when the first of it is made
+    model = make()
+    optimizer = Interrupted(model.parameters(), lr=0.01)
+    precision = prepare(model, optimizer, recipe)
+    for _ in range(3):
+        before = model.state_dict()
+        before = {name: value.clone() for name, value in before.items()}
+        batch(precision, model)
+        assert precision.step().stepped
+        precision.zero_grad()
+        assert not all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert {int(state["step"]) for state in optimizer.state.values()} == {3}
+    precision.close()
+
+
 def press_ctrl_c(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 

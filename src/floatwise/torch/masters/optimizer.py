@@ -287,6 +287,8 @@ class _BeforeStep:
         self._stepping = stepping
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._stepping.is_stepping:
+            return None
         self._stepping.begin()
         around = self._stepping.around
         return tuple(around(a) if callable(a) and a is not optimizer else a for a in args), {
@@ -301,7 +303,8 @@ class _AfterStep:
         self._stepping = stepping
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._stepping.end()
+        if not self._stepping.is_stepping:
+            self._stepping.end()
 
 
 def _again(

@@ -83,6 +83,11 @@ class MasterStep:
                 self._all.give_back()
             self._all = None
 
+    @property
+    def is_stepping(self) -> bool:
+        """True within the optimizer's own step, whose class may call the hooked step of another: `super().step()`."""
+        return self._is_within
+
     def recover(self) -> None:
         """Ends what `begin` began when an error has kept somebody else's step from reaching `end`."""
         if not self._is_within:
@@ -112,7 +117,7 @@ class MasterStep:
     def _at_once(self, closure: Callable[[], Any] | None) -> Any:
         try:
             self.begin()
-            return self._within(self._unhooked_step)(None if closure is None else self.around(closure))
+            return self._unhooked_step(None if closure is None else self.around(closure))
         finally:
             self.end()
 
@@ -147,7 +152,7 @@ class MasterStep:
         step: Any = type(self.optimizer).step
         while getattr(step, "hooked", False):
             step = step.__wrapped__
-        return step(self.optimizer) if closure is None else step(self.optimizer, closure)
+        return self._within(step)(*((self.optimizer,) if closure is None else (self.optimizer, closure)))
 
     def _number_the_step(self) -> None:
         groups = self.optimizer.param_groups
