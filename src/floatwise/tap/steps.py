@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from floatwise.tap.tensors import values_are_real
 if TYPE_CHECKING:
     from floatwise.tap.core import Tap
 
-__all__ = ["StepTap"]
+__all__ = ["StepTap", "is_nested_step"]
 
 #: Values of how many parameters, and how many of each, are compared to notice an update by hand.
 _COMPARED_PARAMETERS, _COMPARED_VALUES = 8, 64
@@ -74,7 +75,7 @@ class StepTap:
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if self.tap.is_elsewhere():
+        if self.tap.is_elsewhere() or is_nested_step(optimizer):
             return None
         self._optimizer_seen = True
         with_closure = self._with_wrapped_closure(args, kwargs)
@@ -96,10 +97,24 @@ class StepTap:
         return (args[0], wrapped, *args[2:]), kwargs
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.tap.is_elsewhere():
+        if self.tap.is_elsewhere() or is_nested_step(optimizer):
             return
         for observer in self.tap.observers:
             observer.step_ended(optimizer)
+
+
+def is_nested_step(optimizer: Optimizer) -> bool:
+    """Returns, in a hook of a step, whether a step of the same optimizer is around it: `super().step()`.
+
+    PyTorch wraps the step of each class by itself. The frames tell, and need no account that an exception could upset.
+    """
+    wrappers = 0
+    frame = sys._getframe(1)
+    while frame is not None and wrappers < 2:
+        if frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == "torch.optim.optimizer":
+            wrappers += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return wrappers > 1
 
 
 def _has_values(leaf: Tensor) -> bool:

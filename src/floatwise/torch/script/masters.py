@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from floatwise.plan import Plan
 from floatwise.tap.patches import Patches
+from floatwise.tap.steps import is_nested_step
 from floatwise.torch.accumulation import Accumulation
 from floatwise.torch.masters import (
     MasterStep,
@@ -137,8 +138,8 @@ class RunMasters:
             keep_states_float32(made)
             # On the optimizer itself, and with it to go; its pickles and copies are made of other things.
             setattr(optimizer, _STEPPING, made)
-            pre = optimizer.register_step_pre_hook(lambda *_: self._act())
-            post = optimizer.register_step_post_hook(lambda *_: self._undo())
+            pre = optimizer.register_step_pre_hook(lambda o, *_: None if is_nested_step(o) else self._act())
+            post = optimizer.register_step_post_hook(lambda o, *_: None if is_nested_step(o) else self._undo())
             setattr(optimizer, _HOOKS, (pre, post))
         stepping: MasterStep = getattr(optimizer, _STEPPING)
         return stepping
