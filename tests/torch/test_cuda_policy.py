@@ -358,7 +358,7 @@ class TestCompile:
         torch.compiler.reset()
 
     def test_the_mark_is_a_device_type_of_no_tensor_here(self) -> None:
-        assert torch.amp.is_autocast_available("ipu"), "choose another device type for cuda_policy._MARK"
+        assert torch.amp.is_autocast_available("ipu"), "choose another device type for held_kernels._MARK"
         with CudaPolicy():
             assert torch.is_autocast_enabled("ipu")
         assert not torch.is_autocast_enabled("ipu")

@@ -4,29 +4,43 @@
 `floatwise.torch.cuda_policy.CudaPolicy` adds the rules that the CPU lacks and keeps those it has, which is what
 training on a CPU wants. A rehearsal wants CUDA's choice there, too:
 
-* `binary_cross_entropy` is refused (`binary_cross_entropy_banned` of `ATen/autocast_mode.cpp`);
+* `binary_cross_entropy` is refused;
 * `cross_entropy_loss` has no rule: its `log_softmax` is asked for the dtype of the logits and so rounds to it;
+* decompositions, quantiles, `ctc_loss`, `polar` and `view_as_complex` have no rule either: where no device has a 16-bit
+  kernel they raise;
 * pooling, padding and sampling have no rule or the widest dtype: they return the dtype they were given. The CPU has no
   16-bit kernels for some, so their values are computed in float32 and rounded.
+
+`fft`, `stft` and `trace` keep the float32 that CPU autocast gives them: CUDA has 16-bit kernels, the CPU has none.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from floatwise.rehearse.product_kernels import to_dtype
+from floatwise.torch.cuda_lists import REFUSED
+from floatwise.torch.held_kernels import HeldKernels, KernelHold
 
-__all__ = ["AS_GIVEN", "REFUSED", "WITHOUT_RULE", "CudaSpecials"]
+__all__ = ["AS_GIVEN", "WITHOUT_RULE", "CudaSpecials"]
 
-REFUSED = "binary_cross_entropy"
-WITHOUT_RULE = "cross_entropy_loss"
+#: Left to what they are made of.
+WITHOUT_RULE: tuple[str, ...] = (
+    "cross_entropy_loss",
+    *("ctc_loss.IntList", "ctc_loss.Tensor", "quantile", "quantile.scalar", "nanquantile", "nanquantile.scalar"),
+    *("_lu_with_info", "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "inverse", "lu_solve", "orgqr"),
+    *("ormqr", "pinverse", "qr", "svd", "triangular_solve", "polar", "view_as_complex"),
+    *("linalg_cholesky", "linalg_cholesky_ex", "linalg_cond", "linalg_cond.p_str", "linalg_eig", "linalg_eigh"),
+    *("linalg_eigvals", "linalg_eigvalsh", "linalg_householder_product", "linalg_inv", "linalg_inv_ex"),
+    *("linalg_lstsq", "linalg_matrix_rank", "linalg_matrix_rank.atol_rtol_float"),
+    *("linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.tol_tensor", "linalg_qr", "linalg_solve"),
+    *("linalg_svd", "linalg_svdvals", "linalg_tensorinv", "linalg_tensorsolve"),
+)
 #: Computed in float32, returned in the widest dtype of the arguments.
 AS_GIVEN: tuple[str, ...] = (
     *("avg_pool3d", "max_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool3d"),
@@ -69,49 +83,21 @@ def _as_given(name: str) -> Callable[..., Any]:
     return kernel
 
 
-class _Registrations:
-    """The kernels in the dispatcher, and how many hold them there."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._library: torch.library.Library | None = None
-
-    def hold(self) -> None:
-        with self._lock:
-            if self._library is None:
-                self._library = _registered()
-            self._holders += 1
-
-    def release(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0 and self._library is not None:
-                self._library._destroy()
-                self._library = None
-
-
-def _registered() -> torch.library.Library:
+def _register(library: torch.library.Library, parts: Collection[Hashable]) -> None:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    kernels: dict[str, Any] = {REFUSED: _refuse, WITHOUT_RULE: torch.library.fallthrough_kernel}
+    kernels: dict[str, Any] = {REFUSED: _refuse, **dict.fromkeys(WITHOUT_RULE, torch.library.fallthrough_kernel)}
     kernels |= {name: _as_given(name) for name in AS_GIVEN}
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Warning only once for all operators")  # that they are replaced
-            for name, kernel in kernels.items():
-                if has(f"aten::{name}", _KEY):
-                    library.impl(name, kernel, _KEY)
-    except BaseException:
-        library._destroy()
-        raise
-    return library
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")  # that they are replaced
+        for name, kernel in kernels.items():
+            if has(f"aten::{name}", _KEY):
+                library.impl(name, kernel, _KEY)
 
 
-_registrations = _Registrations()
+_registrations = HeldKernels(_register, 2)
 
 
-class CudaSpecials:
+class CudaSpecials(KernelHold):
     """While open, CPU autocast follows CUDA where it has rules of its own; also a context manager.
 
     Hold it beside `CudaPolicy` and `MatrixUnits`: together they give every operator of a region the dtype, and every
@@ -123,19 +109,4 @@ class CudaSpecials:
     """
 
     def __init__(self) -> None:
-        _registrations.hold()
-        self.active = True
-
-    def close(self) -> None:
-        """Gives up this hold; the last one to do so restores the CPU's rules. Closing twice is harmless."""
-        if self.active:
-            self.active = False
-            _registrations.release()
-
-    def __enter__(self) -> CudaSpecials:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_registrations)

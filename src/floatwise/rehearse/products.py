@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterable
-from types import TracebackType
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import torch
 
 from floatwise.errors import BadInputError
 from floatwise.rehearse.product_kernels import KEY, product_kernels
 from floatwise.rehearse.recurrent import recurrent_kernels
+from floatwise.torch.held_kernels import HeldKernels, KernelHold
 
 __all__ = ["MatrixUnits"]
 
@@ -26,44 +25,17 @@ def _default_dtypes() -> tuple[torch.dtype, ...]:
     return (torch.float16,) if any(has() for has in ask if has is not None) else _SUPPORTED
 
 
-class _Registrations:
-    """The kernels in the dispatcher, and how many hold them there for each dtype."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders: Counter[torch.dtype] = Counter()
-        self._library: torch.library.Library | None = None
-
-    def hold(self, dtypes: tuple[torch.dtype, ...]) -> None:
-        with self._lock:
-            if self._library is None:
-                self._library = self._registered()
-            self._holders.update(dtypes)
-
-    def release(self, dtypes: tuple[torch.dtype, ...]) -> None:
-        with self._lock:
-            self._holders -= Counter(dtypes)  # drops a dtype that nobody holds any more
-            if not self._holders and self._library is not None:
-                self._library._destroy()
-                self._library = None
-
-    def _registered(self) -> torch.library.Library:
-        library = torch.library.Library("aten", "IMPL")
-        try:
-            for name, kernel in product_kernels(self._holders).items():
-                library.impl(name, kernel, KEY, with_keyset=True)
-            for name, kernel in recurrent_kernels(self._holders).items():
-                library.impl(name, kernel, "AutocastCPU")
-        except BaseException:
-            library._destroy()
-            raise
-        return library
+def _register(library: torch.library.Library, dtypes: Collection[Any]) -> None:
+    for name, kernel in product_kernels(dtypes).items():
+        library.impl(name, kernel, KEY, with_keyset=True)
+    for name, kernel in recurrent_kernels(dtypes).items():
+        library.impl(name, kernel, "AutocastCPU")
 
 
-_registrations = _Registrations()
+_registrations = HeldKernels(_register, 4)
 
 
-class MatrixUnits:
+class MatrixUnits(KernelHold):
     """While open, 16-bit products of CPU tensors are computed as matrix units do; also a context manager.
 
     Matrix products, convolutions, scaled dot product attention and recurrent layers, forward and backward, take
@@ -100,19 +72,4 @@ class MatrixUnits:
             raise BadInputError(
                 f"MatrixUnits: dtypes={self.dtypes}; allowed are torch.float16 and torch.bfloat16, or both"
             )
-        _registrations.hold(self.dtypes)
-        self.active = True
-
-    def close(self) -> None:
-        """Gives up this hold; the last one to do so restores PyTorch's own kernels. Closing twice is harmless."""
-        if self.active:
-            self.active = False
-            _registrations.release(self.dtypes)
-
-    def __enter__(self) -> MatrixUnits:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_registrations, self.dtypes)

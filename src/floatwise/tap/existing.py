@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExistingPrecision"]
 
+_NOT_THE_SCRIPTS = ("floatwise.", "torch.utils.checkpoint", "torch.amp.autocast_mode")
+
 
 class ExistingPrecision:
     """Replaces the script's own mixed precision while a tap is open.
@@ -60,6 +62,8 @@ class ExistingPrecision:
         patches.replace(torch.amp.autocast_mode.autocast, "__init__", self._autocast)
         patches.replace(torch.amp.autocast_mode.autocast, "__enter__", self._autocast_enter)
         patches.replace(torch.amp.autocast_mode.autocast, "__exit__", self._autocast_exit)
+        for name in ("custom_fwd", "custom_bwd"):
+            patches.replace(torch.amp, name, self._decorator)
         patches.replace(torch.amp.GradScaler, "__init__", self._grad_scaler)
         patches.replace(torch.amp.GradScaler, "state_dict", self._scaler_state)
         patches.replace(torch.amp.GradScaler, "load_state_dict", self._load_scaler_state)
@@ -85,8 +89,8 @@ class ExistingPrecision:
     def _autocast(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(region: Any, *args: Any, **kwargs: Any) -> None:
             original(region, *args, **kwargs)
-            # Ours, and activation checkpointing's, which brings back what was on in the forward.
-            if sys._getframe(1).f_globals.get("__name__", "").startswith(("floatwise.", "torch.utils.checkpoint")):
+            # Ours, and those that bring back what was on in the forward: of checkpoints and of custom functions.
+            if sys._getframe(1).f_globals.get("__name__", "").startswith(_NOT_THE_SCRIPTS):
                 return
             # A CUDA region on a machine without CUDA disables itself; it was asked for all the same.
             if torch.compiler.is_compiling() or not (args[2] if len(args) > 2 else kwargs.get("enabled", True)):
@@ -116,6 +120,15 @@ class ExistingPrecision:
             return None
 
         return leave
+
+    def _decorator(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A custom function for CUDA is one for the CPU where there is no CUDA: autocast's region is there."""
+
+        def decorate(*args: Any, device_type: str, **kwargs: Any) -> Any:
+            here = "cpu" if device_type == "cuda" and not torch.cuda.is_available() else device_type
+            return original(*args, device_type=here, **kwargs)
+
+        return decorate
 
     def _grad_scaler(self, original: Callable[..., None]) -> Callable[..., None]:
         def init(scaler: Any, *args: Any, **kwargs: Any) -> None:

@@ -8,7 +8,7 @@ Source: the `AT_FORALL_*` lists of `ATen/autocast_mode.h` in PyTorch 2.13.0, whi
 `torch/include`. `tests/torch/test_cuda_lists.py` reads that header and the dispatcher of the installed torch,
 and fails when a new release changes a list.
 
-Where the two backends still differ on purpose:
+Where the two backends still differ on purpose, because training on a CPU wants a result and no error:
 
 * Operators that only the CPU's own list names keep the CPU's policy. `binary_cross_entropy` runs in float32
   here and raises on CUDA; `cross_entropy_loss` runs wholly in float32 here, while on CUDA its
@@ -17,11 +17,23 @@ Where the two backends still differ on purpose:
   16-bit kernels for them.
 * Composite operators of the 16-bit list are left to what they are made of: products are lowered either way,
   and the gates of a recurrent cell keep the dtype of its state.
+
+A rehearsal wants to know what CUDA does, and treats these apart: `floatwise.rehearse.cuda_specials` the operators
+with a rule of the CPU's own, `floatwise.rehearse.recurrent` recurrent layers and cells.
 """
 
 from __future__ import annotations
 
-__all__ = ["FLOAT32", "FLOAT32_APPEND_DTYPE", "FLOAT32_SET_DTYPE", "LOWER", "TORCH_VERSION", "WIDEST"]
+__all__ = [
+    "CUDNN",
+    "FLOAT32",
+    "FLOAT32_APPEND_DTYPE",
+    "FLOAT32_SET_DTYPE",
+    "LOWER",
+    "REFUSED",
+    "TORCH_VERSION",
+    "WIDEST",
+]
 
 #: The release the lists were read from.
 TORCH_VERSION = "2.13.0"
@@ -111,3 +123,10 @@ LOWER: tuple[str, ...] = (
         "scaled_dot_product_attention",
     ),
 )
+
+#: Raises an error (`binary_cross_entropy_banned` of `ATen/autocast_mode.cpp`).
+REFUSED = "binary_cross_entropy"
+
+#: Cast like `LOWER`, and never met on a CPU (`ATen/autocast_mode.cpp`; `ATen/cudnn/AutocastRNN.cpp`, which wheels
+#: without CUDA leave out).
+CUDNN: tuple[str, ...] = ("cudnn_convolution", "cudnn_convolution_transpose", "_cudnn_rnn")

@@ -6,29 +6,26 @@ from Python or from within a C++ composite, casts its inputs by CUDA's rule and 
 excluded, as the C++ wrappers in `ATen/autocast_mode.h` do. An operator for which CPU autocast already has a
 rule keeps it.
 
-Registrations are process-wide, so they are counted: the first holder installs them, the last removes them.
-What recomputes a forward later (activation checkpointing) needs them until its backward has ended, so whoever
-trains holds them over the whole step; `prepare` does so until `close()`.
+Registrations are process-wide and counted (`held_kernels`). What recomputes a forward later (activation checkpointing)
+needs them until its backward has ended, so whoever trains holds them over the whole step; `prepare` does so until
+`close()`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 import torch
 
 from floatwise.torch.cuda_lists import FLOAT32, FLOAT32_APPEND_DTYPE, FLOAT32_SET_DTYPE, LOWER, WIDEST
+from floatwise.torch.held_kernels import HeldKernels, KernelHold
 
 __all__ = ["CudaPolicy", "missing_on_cpu"]
 
 Kernel = Callable[..., Any]
 
 _KEY = "AutocastCPU"
-# A device type of PyTorch's that it has no backend for any more; see `_mark`.
-_MARK = "ipu"
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _LOW = frozenset({torch.float16, torch.bfloat16})
 _FLOATS = _LOW | {torch.float32}
@@ -121,56 +118,15 @@ def _is_leaf(name: str) -> bool:
     return any(has(f"aten::{name}", key) for key in ("CPU", "CompositeExplicitAutograd"))
 
 
-class _Registrations:
-    """The kernels in the dispatcher, and how many hold them there."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-        self._library: torch.library.Library | None = None
-
-    def hold(self) -> None:
-        with self._lock:
-            if self._library is None:
-                self._library = _registered(_kernels())
-            self._holders += 1
-        _mark(True)
-
-    def release(self) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0 and self._library is not None:
-                self._library._destroy()
-                self._library = None
-            _mark(self._library is not None)
+def _register(library: torch.library.Library, parts: Collection[Hashable]) -> None:
+    for name, kernel in _kernels().items():
+        library.impl(name, kernel, _KEY)
 
 
-def _registered(kernels: dict[str, Kernel]) -> torch.library.Library:
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        for name, kernel in kernels.items():
-            library.impl(name, kernel, _KEY)
-    except BaseException:
-        library._destroy()
-        raise
-    return library
+_registrations = HeldKernels(_register, 1)
 
 
-def _mark(present: bool) -> None:
-    """Tells torch.compile that the operators of this thread's autocast follow other rules.
-
-    Its guards and its caches on disk know the autocast state of each device type and nothing of our kernels:
-    a graph compiled with them would also serve a run without. Autocast for a device type that no tensor here
-    can have changes nothing else, and is part of both keys.
-    """
-    if torch.amp.is_autocast_available(_MARK):
-        torch.set_autocast_enabled(_MARK, present)
-
-
-_registrations = _Registrations()
-
-
-class CudaPolicy:
+class CudaPolicy(KernelHold):
     """Keeps CUDA's operator policy in place for CPU autocast until `close()`; also a context manager.
 
     The first hold and the last release change PyTorch's dispatcher: no other thread should compute meanwhile.
@@ -180,19 +136,4 @@ class CudaPolicy:
     """
 
     def __init__(self) -> None:
-        _registrations.hold()
-        self.active = True
-
-    def close(self) -> None:
-        """Gives up this hold; the last one to do so removes the kernels. Closing twice is harmless."""
-        if self.active:
-            self.active = False
-            _registrations.release()
-
-    def __enter__(self) -> CudaPolicy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(_registrations)
