@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eight recipes, what they stand for, and overriding them."""
+"""The recipes, what they stand for, and overriding them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _EXPECTED = {
     "fp16-master": ("float16", "float16", "float32", True, "ieee", None),
     "fp8-tensorwise": ("float32", "float8_e4m3fn", "none", False, "ieee", "tensorwise"),
     "fp8-rowwise": ("float32", "float8_e4m3fn", "none", False, "ieee", "rowwise"),
+    "fp8-rowwise-gw-hp": ("float32", "float8_e4m3fn", "none", False, "ieee", "rowwise_with_gw_hp"),
+    "mxfp8": ("float32", "float8_e4m3fn", "none", False, "ieee", "mx"),
 }
 
 

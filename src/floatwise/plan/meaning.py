@@ -59,6 +59,14 @@ _MEANINGS: dict[tuple[str, Any], Text] = {
         "One scale factor per row of a float8 operand: an outlier coarsens its own row only.",
         "float8 操作数每行一个缩放因子：离群值只影响所在的行。",
     ),
+    ("scaling", "rowwise_with_gw_hp"): Text(
+        "One scale factor per row of a float8 operand, and gradients of weights are multiplied in bfloat16.",
+        "float8 操作数每行一个缩放因子，权重梯度用 bfloat16 相乘。",
+    ),
+    ("scaling", "mx"): Text(
+        "One power of two as the scale factor of every 32 elements: an outlier coarsens those 32 only.",
+        "每 32 个元素共用一个 2 的幂作缩放因子：离群值只影响这 32 个元素。",
+    ),
     ("loss_scale.mode", None): Text(
         "The loss is no longer scaled.",
         "不再对损失做缩放。",

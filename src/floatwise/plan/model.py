@@ -14,7 +14,7 @@ from floatwise.plan.evidence import Evidence, EvidenceTable
 from floatwise.plan.match import ROOT, check_pattern
 from floatwise.plan.part import PlanPart
 from floatwise.plan.problems import Rule
-from floatwise.plan.recipe_table import RECIPES, Master
+from floatwise.plan.recipe_table import RECIPES, Master, Scaling
 from floatwise.plan.rules import PLAN_RULES
 from floatwise.plan.scale_rules import SCALE_RULES
 from floatwise.plan.text import PlanText
@@ -154,8 +154,9 @@ class Plan(PlanPart):
     float32_matmul: Literal["ieee", "tf32"] = Field(
         default="ieee", description="how products of float32 operands are computed"
     )
-    scaling: Literal["tensorwise", "rowwise"] | None = Field(
-        default=None, description="how many scale factors a float8 operand has: one, or one per row"
+    scaling: Scaling | None = Field(
+        default=None,
+        description="how many scale factors a float8 operand has: one, one per row, or one per 32 elements",
     )
     policy: Policy = Field(description="the table of the default formats: param_dtype, compute_dtype, output_dtype")
     modules: Annotated[tuple[ModulePolicy, ...], Field(strict=False)] = Field(

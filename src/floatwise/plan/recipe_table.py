@@ -10,9 +10,10 @@ from typing import Literal
 
 from floatwise.language import Text
 
-__all__ = ["RECIPES", "RECIPE_TABLE", "Master", "RecipeRow"]
+__all__ = ["RECIPES", "RECIPE_TABLE", "Master", "RecipeRow", "Scaling"]
 
 Master = Literal["none", "float32", "split", "kahan", "stochastic"]
+Scaling = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mx"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class RecipeRow:
     compute_dtype: str
     master: Master = "none"
     float32_matmul: Literal["ieee", "tf32"] = "ieee"
-    scaling: Literal["tensorwise", "rowwise"] | None = None
+    scaling: Scaling | None = None
     source: str
 
 
@@ -110,6 +111,24 @@ RECIPE_TABLE: Mapping[str, RecipeRow] = MappingProxyType(
             compute_dtype="float8_e4m3fn",
             scaling="rowwise",
             source="torchao.float8, recipe `rowwise`",
+        ),
+        "fp8-rowwise-gw-hp": RecipeRow(
+            description=Text(
+                "As fp8-rowwise, but gradients of weights are products in bfloat16: slower, and more accurate.",
+                "与 fp8-rowwise 相同，但权重梯度仍用 bfloat16 相乘：更准确，但更慢。",
+            ),
+            compute_dtype="float8_e4m3fn",
+            scaling="rowwise_with_gw_hp",
+            source="torchao.float8, recipe `rowwise_with_gw_hp`",
+        ),
+        "mxfp8": RecipeRow(
+            description=Text(
+                "As fp8-tensorwise, with one power of two for every 32 elements, which needs units for MX formats.",
+                "与 fp8-tensorwise 相同，但每 32 个元素共用一个 2 的幂作缩放因子，需要支持 MX 格式的硬件单元。",
+            ),
+            compute_dtype="float8_e4m3fn",
+            scaling="mx",
+            source="OCP Microscaling Formats (MX) Specification 1.0, 2023; torchao, prototype/mx_formats",
         ),
     }
 )
