@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floatwise configures mixed precision training, proves that it works, and finds out why when it does not.
 
-Importing this package loads no framework; `floatwise.torch` and `floatwise.tap` load PyTorch when first used.
+Importing this package loads no framework; `floatwise.torch`, `floatwise.tap` and the names of
+`floatwise.rehearse` load PyTorch when first used.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from floatwise._version import __version__
 
 if TYPE_CHECKING:
-    from floatwise import formats, hardware, plan, tap, torch
+    from floatwise import formats, hardware, plan, rehearse, tap, torch
 
-__all__ = ["__version__", "formats", "hardware", "plan", "tap", "torch"]
+__all__ = ["__version__", "formats", "hardware", "plan", "rehearse", "tap", "torch"]
 
-_ROOMS = frozenset({"formats", "hardware", "plan", "tap", "torch"})
+_ROOMS = frozenset({"formats", "hardware", "plan", "rehearse", "tap", "torch"})
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from floatwise.rehearse.module_trace import ModuleTrace, sampled
-from floatwise.rehearse.watch import NonFinite, OperatorWatch
+from floatwise.rehearse.nonfinite import NonFinite
+from floatwise.rehearse.watch import OperatorWatch
 
 
 class Inner(nn.Module):

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rehearse.cases.planted import HEALTHY
 from torch import nn
 
 from floatwise.plan import ModulePolicy, Plan, Policy, dumps_plan, loads_plan, recipe
+from floatwise.rehearse.cuda_specials import CudaSpecials
 from floatwise.rehearse.float8 import Float8Linears
 from floatwise.rehearse.float8_script import Float8Script, without_float8
+from floatwise.rehearse.products import MatrixUnits
+from floatwise.rehearse.script_recorder import ScriptRecorder
+from floatwise.rehearse.trial import rehearse
 from floatwise.tap.core import Tap
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.torch import prepare
@@ -114,3 +120,37 @@ def test_all_but_the_products_is_a_plan_of_its_own() -> None:
     assert (beside.recipe, beside.compute_dtype, beside.scaling) == ("bf16-mixed", "bfloat16", None)
     assert beside.modules == (island,)
     assert without_float8(beside) is beside
+
+
+@pytest.mark.parametrize("name", ["fp8-tensorwise", "fp8-rowwise"])
+def test_a_script_gives_the_evidence_that_a_function_gives(name: str) -> None:
+    plan, make = recipe(name), HEALTHY["gpt"].make
+    applied, float8 = AppliedPlan(without_float8(plan)), Float8Script(plan)
+    tap = Tap([applied, float8])
+    recorder = ScriptRecorder(plan, tap.paths.of, float8=float8)
+    tap.observers = (applied, float8, recorder)
+    with tap:
+        applied.install(tap, ExistingPrecision(tap, compute_dtype=applied.compute_dtype))
+        float8.install(tap)
+        torch.manual_seed(0)
+        training = make()
+        with MatrixUnits([torch.bfloat16]), CudaSpecials(), recorder.watch:
+            for step in range(3):
+                training.optimizer.zero_grad()
+                loss = training.loss(step)
+                loss.backward()
+                training.optimizer.step()
+                recorder.iteration_ended(step, loss.item())
+    script, function = recorder.trial(), rehearse(make, plan, 3)
+    assert script is not None
+    assert script.trained is not None
+    assert function.trained is not None
+    assert script.trained.losses == pytest.approx(function.trained.losses, rel=1e-3)
+    assert script.start.float8 is not None
+    assert function.start.float8 is not None
+    assert script.start.float8.converted == function.start.float8.converted
+    assert script.start.float8.counts.keys() == function.start.float8.counts.keys()
+    assert list(script.start.gradients) == list(function.start.gradients)
+    for parameter, gradient in function.start.gradients.items():
+        torch.testing.assert_close(script.start.gradients[parameter], gradient, rtol=0.2, atol=0.02)
+    assert pickle.loads(pickle.dumps(script)).start.float8 == script.start.float8

@@ -16,7 +16,8 @@ from floatwise.rehearse.roofline import Operator, predict_speed, predict_step_se
 from floatwise.rehearse.roofline_here import measured_rates
 from floatwise.rehearse.roofline_rates import TYPICAL, Rates, device_rates
 from floatwise.rehearse.roofline_record import OperatorRecorder
-from floatwise.rehearse.roofline_step import StepRecord, record_step
+from floatwise.rehearse.roofline_step import record_step
+from floatwise.rehearse.step_record import StepRecord
 
 _FP32, _BF16, _FP16 = recipe("fp32"), recipe("bf16-mixed"), recipe("fp16-mixed")
 _RATES = Rates(matrix={"float32": 1e9, "bfloat16": 4e9}, vector=1e8, bytes_per_second=1e8)
@@ -57,6 +58,59 @@ def test_starting_operators_hides_behind_the_device_or_the_other_way_round() -> 
     hides = Rates(_RATES.matrix, 1e8, 1e8, start_seconds=0.5, is_asynchronous=True)
     bound = Rates(_RATES.matrix, 1e8, 1e8, start_seconds=2.0, is_asynchronous=True)
     assert [predict_step_seconds([product], r, _FP32).seconds for r in (waits, hides, bound)] == [1.5, 1.0, 2.0]
+
+
+_FP8_RATES = Rates(matrix={"bfloat16": 4e9, "float8_e4m3fn": 8e9}, vector=1e8, bytes_per_second=1e12)
+_LINEAR = Operator("aten.addmm", "bfloat16", True, 8 * 10**9, 10, calls=3)
+_ATTENTION = Operator("aten.bmm", "bfloat16", True, 8 * 10**9, 10)
+
+
+@pytest.mark.parametrize(
+    ("operators", "share", "seconds"),
+    [
+        ([_LINEAR], 1.0, 3.0),
+        ([_LINEAR], 0.5, 1.5 + 3.0),
+        ([_LINEAR], 0.0, 6.0),
+        ([_LINEAR, _ATTENTION], 1.0, 3.0 + 2.0),  # float8 multiplies no batches of matrices
+        ([_LINEAR, _ATTENTION], 0.75, 3.0 + 2.0),  # every linear layer
+        ([_LINEAR, _ATTENTION], 0.25, 1.0 + 4.0 + 2.0),
+    ],
+)
+def test_float8_multiplies_its_share_of_the_products(operators: list[Operator], share: float, seconds: float) -> None:
+    plan = recipe("fp8-tensorwise")
+    step = predict_step_seconds(operators, _FP8_RATES, plan, float8_share=share)
+    assert step.seconds == pytest.approx(seconds)
+    assert step.matrix_seconds == pytest.approx(seconds)
+    speed = predict_speed(operators, operators, _FP8_RATES, plan, _BF16, float8_share=share)
+    assert speed.ratio == pytest.approx(speed.float32.seconds / seconds)
+    assert speed.float32 == predict_step_seconds(operators, _FP8_RATES, _BF16)
+
+
+def test_float8_moves_operands_twice_and_starts_no_operator_twice() -> None:
+    moved = Operator("aten.mm", "bfloat16", True, 10, 10**9)
+    rates = Rates(_FP8_RATES.matrix, 1e8, 1e9, start_seconds=1.0)
+    step = predict_step_seconds([moved], rates, recipe("fp8-rowwise"), float8_share=0.5)
+    assert step.device_seconds == pytest.approx(0.5 + 1.0)
+    assert step.host_seconds == 1.0
+
+
+def test_one_of_three_products_may_stay_in_16_bits() -> None:
+    step = predict_step_seconds([_LINEAR], _FP8_RATES, recipe("fp8-rowwise-gw-hp"))
+    assert step.seconds == pytest.approx(2.0 + 2.0)
+
+
+def test_without_a_unit_or_a_plan_for_it_nothing_is_float8() -> None:
+    without = Rates({"bfloat16": 4e9}, 1e8, 1e12)
+    for rates, plan in ((without, recipe("fp8-tensorwise")), (_FP8_RATES, _BF16)):
+        assert predict_step_seconds([_LINEAR], rates, plan).seconds == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+def test_a_share_is_from_zero_to_one(share: float) -> None:
+    with pytest.raises(BadInputError, match="from 0 to 1"):
+        predict_step_seconds([_LINEAR], _FP8_RATES, recipe("fp8-tensorwise"), float8_share=share)
+    with pytest.raises(BadInputError, match="from 0 to 1"):
+        predict_speed([], [], _FP8_RATES, recipe("fp8-tensorwise"), _FP32, float8_share=share)
 
 
 def test_rows_give_the_rate_of_the_plans_format() -> None:

@@ -19,11 +19,12 @@ from typing_extensions import override
 
 from floatwise.probe.child import RecordingChild
 from floatwise.probe.recording import Recording, load_recording
+from floatwise.tap.child import ScriptChild
 from floatwise.tap.core import Tap
 from floatwise.tap.execute import run_script
 from floatwise.tap.job import Job
 
-__all__ = ["Ran", "as_main", "record_here", "run_alone"]
+__all__ = ["Ran", "as_main", "record_here", "run_alone", "run_here"]
 
 
 class Stopped(BaseException):
@@ -60,9 +61,7 @@ class Ran:
         """Has leave at once."""
 
 
-class _Here(RecordingChild):
-    tap: Tap | None = None
-
+class _Recorder(RecordingChild):
     @override
     def open_tap(self) -> Tap:
         self.tap = super().open_tap()
@@ -87,10 +86,22 @@ def record_here(
     keep: Path | None = None,
 ) -> Ran:
     """Records a script of `folder` for some iterations; the file is kept under the name `keep`."""
-    ran, output = Ran(), io.StringIO()
     path = keep or folder / f"{Path(script).stem}.recording"
     job = Job(script, tuple(arguments), steps, seed_offset=seed_offset, output=str(path), options={"full": full})
-    child = _Here(job)
+    child = _Recorder(job)
+    try:
+        ran = run_here(child, folder)
+    finally:
+        child.share.stop()
+    ran.recording = load_recording(path) if path.exists() else None
+    if keep is None:
+        path.unlink(missing_ok=True)
+    return ran
+
+
+def run_here(child: ScriptChild, folder: Path) -> Ran:
+    """Runs a child in this process; its `open_tap` must leave the tap in `child.tap`, so that it can be closed."""
+    ran, output = Ran(), io.StringIO()
     child.channel = ran  # type: ignore[assignment]
     with as_main(folder), contextlib.redirect_stdout(output), mock.patch("floatwise.tap.child.stop_process", _stop):
         try:
@@ -98,13 +109,10 @@ def record_here(
         except Stopped:
             pass
         finally:
-            child.share.stop()
-            if child.tap is not None:
-                child.tap.__exit__(None, None, None)
+            tap = getattr(child, "tap", None)
+            if tap is not None:
+                tap.__exit__(None, None, None)
     ran.output = output.getvalue()
-    ran.recording = load_recording(path) if path.exists() else None
-    if keep is None:
-        path.unlink(missing_ok=True)
     return ran
 
 

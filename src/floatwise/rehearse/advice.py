@@ -7,7 +7,7 @@ import math
 
 from floatwise.formats import get_format
 from floatwise.rehearse.evidence import Evidence
-from floatwise.rehearse.watch import NonFinite
+from floatwise.rehearse.nonfinite import NonFinite
 
 __all__ = ["advise"]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from floatwise.formats import get_format
 from floatwise.plan import recipe
 from floatwise.rehearse.first_look import FirstLook, look
+from floatwise.rehearse.nonfinite import OperatorSite
 from floatwise.rehearse.permuted import PermutedReductions
 from floatwise.rehearse.sqnr import sqnr_db
 from floatwise.rehearse.training import MakeTraining
 from floatwise.rehearse.trial import Trial, rehearse, train
-from floatwise.rehearse.watch import OperatorSite
 
 __all__ = ["OTHER_RUNS", "Baseline", "SpreadSource", "baseline_of", "measure_baseline"]
 

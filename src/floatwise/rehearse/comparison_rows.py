@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a comparison: a gradient, a step."""
+"""The rows of a comparison: a gradient, a step, a module. No framework is imported."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GradientRow", "LossRow"]
+__all__ = ["GradientRow", "LossRow", "ModuleRow"]
 
 #: Share of a parameter's gradient that may vanish beyond what is zero in float32: Micikevicius et al. 2018
 #: (arXiv:1710.03740, section 3.2) report a model that lost about 5 % of its values and needed them.
@@ -76,3 +76,25 @@ class LossRow:
     distance: float
     spread: float
     gradient_db: float | None
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """A module in the forward pass of the first batch, its worst call.
+
+    Attributes:
+      module: Its path.
+      input_db: Signal-to-noise ratio of what came in, against float32; at most that of one rounding.
+      output_db: The same of what went out; `-inf` for infinities and NaN.
+      amax: Largest magnitude that float32 took in or gave out.
+    """
+
+    module: str
+    input_db: float
+    output_db: float
+    amax: float
+
+    @property
+    def lost_db(self) -> float:
+        """What the module itself lost."""
+        return self.input_db - self.output_db

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rehearsal has shown: each a code, its data, and one sentence in two languages."""
+"""What a rehearsal has shown: each a code, its data, and one sentence in two languages. No framework is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floatwise.language import Text
-from floatwise.rehearse.watch import NonFinite
+from floatwise.rehearse.float8_texts import FLOAT8_ADVICE, FLOAT8_REMARKS
+from floatwise.rehearse.nonfinite import NonFinite
 
 __all__ = ["EVIDENCE", "Evidence"]
 
@@ -21,7 +22,10 @@ class Evidence:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return EVIDENCE[self.code].format(**self.data)
+        data = dict(self.data)
+        if "phase" in data:
+            data["phase"] = _PHASES[data["phase"]]
+        return EVIDENCE[self.code].format(**data)
 
     @classmethod
     def of_nonfinite(cls, found: NonFinite, harmless: bool = False) -> Evidence:
@@ -29,7 +33,7 @@ class Evidence:
         data = {
             "operator": found.operator,
             "module": found.module or "(root)",
-            "phase": Text(*_PHASES[found.phase]),
+            "phase": found.phase,
             "step": found.step,
             "result": found.result.replace("nan", "NaN"),
             "format": found.format,
@@ -39,14 +43,13 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Returns code and data as JSON holds them, and the sentence in the current language."""
-        data = {key: str(value) if isinstance(value, Text) else value for key, value in self.data.items()}
-        return {"code": self.code, "data": data, "text": str(self)}
+        return {"code": self.code, "data": dict(self.data), "text": str(self)}
 
 
 _PHASES = {
-    "forward": ("forward pass", "前向传播"),
-    "backward": ("backward pass", "反向传播"),
-    "update": ("update", "参数更新"),
+    "forward": Text("forward pass", "前向传播"),
+    "backward": Text("backward pass", "反向传播"),
+    "update": Text("update", "参数更新"),
 }
 
 _PROBLEMS = {
@@ -110,6 +113,10 @@ _REMARKS = {
         "{module} 中的 {operator}（第 {step} 步的{phase}）在 {format} 下得到 {result}，其输入最大为 {amax}；"
         "损失和梯度均未受影响。",
     ),
+    "no_gradients": Text(
+        "The script computes without modules, so its parameters are not known: only losses were compared.",
+        "脚本不使用模块计算，无法得知哪些是参数：只比较了损失。",
+    ),
     "scale_settles": Text(
         "The loss scale {initial} is too large for the first batch: {skipped} steps are skipped until it is {scale}; "
         "begin there.",
@@ -163,6 +170,10 @@ _ADVICE = {
         "In {module}, call .float() on the inputs of {operator}: its result reaches {before}, past {format}'s {limit}.",
         "在 {module} 中，对 {operator} 的输入先调用 .float()：其结果达到 {before}，超过 {format} 的上限 {limit}。",
     ),
+    "raise_loss_scale": Text(
+        "Raise the loss scale, {scale} now: gradients vanish in float16 and none overflows.",
+        "请增大损失缩放（目前为 {scale}）：float16 梯度下溢为零，但没有上溢。",
+    ),
     "not_from_rounded": Text(
         "In {module}, compute in float32 what is rounded to {format} now, positions and angles above all, and round "
         "the result.",
@@ -170,4 +181,4 @@ _ADVICE = {
     ),
 }
 
-EVIDENCE: dict[str, Text] = {**_PROBLEMS, **_REMARKS, **_ADVICE}
+EVIDENCE: dict[str, Text] = {**_PROBLEMS, **_REMARKS, **FLOAT8_REMARKS, **_ADVICE, **FLOAT8_ADVICE}

@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatwise.plan import LossScale, Plan
+from floatwise.rehearse.float8_use import Float8Use
 from floatwise.rehearse.module_trace import ModuleCall, sampled
-from floatwise.rehearse.running import Run, all_finite, opened
+from floatwise.rehearse.nonfinite import NonFinite, OperatorSite
+from floatwise.rehearse.running import Run, all_finite, gradients_of, opened
 from floatwise.rehearse.training import MakeTraining
-from floatwise.rehearse.watch import NonFinite, OperatorSite, OperatorWatch
+from floatwise.rehearse.watch import OperatorWatch
 
 __all__ = ["FirstLook", "gradient_sample", "look"]
 
@@ -42,6 +44,7 @@ class FirstLook:
       nonfinite_sites: All places that did.
       amax: Largest magnitude of each operator's result; only of a float32 run.
       flops: FLOPs of products by module, forward and backward; only of a float32 run.
+      float8: The layers that multiplied in float8, under a plan for that; None under others.
     """
 
     loss: float
@@ -53,6 +56,7 @@ class FirstLook:
     nonfinite_sites: frozenset[OperatorSite]
     amax: Mapping[OperatorSite, float] = field(repr=False)
     flops: Mapping[str, int] = field(repr=False)
+    float8: Float8Use | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -94,7 +98,7 @@ def look(
         first = watch.first(math.isfinite(value) and scale is not None)
         if first is not None and true_amax is not None:
             first = replace(first, true_amax=true_amax.get(first.site))
-        grads = {name: parameter.grad for name, parameter in run.parameters.items() if parameter.grad is not None}
+        grads = gradients_of(run.parameters)
         return FirstLook(
             loss=value,
             scale=scale,
@@ -105,13 +109,13 @@ def look(
             nonfinite_sites=frozenset(watch.sites),
             amax=watch.amax,
             flops=dict(watch.flops),
+            float8=Float8Use.of([run.float8]) if run.float8 is not None else None,
         )
 
 
 def gradient_sample(gradient: Tensor) -> Tensor:
     """Returns up to 65,536 values of a gradient in float32, evenly strided."""
-    dense = gradient.to_dense() if gradient.is_sparse else gradient
-    return sampled(dense, GRADIENT_ELEMENTS)
+    return sampled(gradient, GRADIENT_ELEMENTS)
 
 
 def _backward(loss: Tensor, run: Run, watch: OperatorWatch, settings: LossScale | None) -> float | None:
@@ -121,7 +125,7 @@ def _backward(loss: Tensor, run: Run, watch: OperatorWatch, settings: LossScale 
         watch.forget_backward()
         run.training.optimizer.zero_grad()
         (loss * torch.tensor(scale)).backward(retain_graph=True)
-        if all_finite([p.grad for p in run.parameters.values() if p.grad is not None]):
+        if all_finite(list(gradients_of(run.parameters).values())):
             return scale
         if settings is None or settings.mode == "static" or scale * settings.backoff_factor < settings.floor:
             return None

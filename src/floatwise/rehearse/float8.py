@@ -106,7 +106,7 @@ class Float8Linears:
 
         The gradient of the weight is a sum over rows, so these must be a multiple of the scaling's `multiple` too;
         torchao's `pad_inner_dim=True` fills up with zeros, which is what is computed here in any case. The sentence is
-        `float8_eligible.UNEVEN_ROWS`.
+        `float8_texts.FLOAT8_REMARKS["float8_uneven_rows"]`.
         """
         return {path: layer.uneven_rows for path, layer in self._layers.items() if layer.uneven_rows}
 

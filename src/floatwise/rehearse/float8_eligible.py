@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from floatwise.language import Text
 from floatwise.rehearse.float8_scaling import Float8Scaling
 
-__all__ = ["LEFT_OUT", "UNEVEN_ROWS", "LeftOut", "ModuleFilter", "why_not"]
+__all__ = ["LEFT_OUT", "LeftOut", "ModuleFilter", "why_not"]
 
 #: As torchao's `module_filter_fn`: given a module and its path, True to train it in float8.
 ModuleFilter = Callable[[nn.Module, str], bool]
@@ -38,14 +38,6 @@ LEFT_OUT: Mapping[str, Text] = MappingProxyType(
     }
 )
 """Why a linear layer is left out, by code; placeholders are the keys of `LeftOut.data`."""
-
-UNEVEN_ROWS = Text(
-    "{path} got {rows} rows: its weight's gradient is a float8 product over rows, which must be a multiple of "
-    "{multiple}. Change the batch size or sequence length, or give torchao pad_inner_dim=True",
-    "{path} 的输入有 {rows} 行：其权重梯度是沿行求和的 float8 矩阵乘，行数须为 {multiple} 的倍数。"
-    "请调整批大小或序列长度，或在 torchao 中设置 pad_inner_dim=True",
-)
-"""What to say of a layer in `Float8Linears.uneven_rows`."""
 
 _STORED_IN = (torch.float32, torch.bfloat16, torch.float16)
 

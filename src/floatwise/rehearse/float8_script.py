@@ -14,6 +14,7 @@ from floatwise.plan import Plan
 from floatwise.plan.dtypes import FLOAT8_FORMATS
 from floatwise.rehearse.float8 import Float8Linears
 from floatwise.rehearse.float8_eligible import ModuleFilter
+from floatwise.rehearse.float8_use import Float8Use
 from floatwise.tap.core import Tap
 from floatwise.tap.events import Observer
 
@@ -56,6 +57,11 @@ class Float8Script(Observer):
         self._filter = module_filter_fn
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tap: Tap | None = None
+
+    @property
+    def use(self) -> Float8Use:
+        """What was converted so far, and what its casts have lost."""
+        return Float8Use.of(self.parts)
 
     def install(self, tap: Tap) -> None:
         """Makes conversions end when the tap closes."""

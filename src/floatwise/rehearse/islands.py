@@ -10,8 +10,11 @@ from typing import Literal
 from floatwise.plan import ModulePolicy, Plan, Policy, escape_module
 from floatwise.rehearse.advice import advise
 from floatwise.rehearse.baseline import Baseline, measure_baseline
-from floatwise.rehearse.compare import Comparison, compare
+from floatwise.rehearse.compare import compare
+from floatwise.rehearse.comparison import Comparison
 from floatwise.rehearse.evidence import Evidence
+from floatwise.rehearse.float8_remarks import float8_advice
+from floatwise.rehearse.float8_script import without_float8
 from floatwise.rehearse.suspects import LEAST_LOST_DB, Suspect, contains, suspects
 from floatwise.rehearse.training import MakeTraining
 from floatwise.rehearse.trial import Trial, rehearse
@@ -75,6 +78,10 @@ class _Search:
         first = self._compared(())
         if first.passes:
             return Verdict("accept", self.plan, (), (), (), first, first, ())
+        if self._lacks_only_scale(first):
+            scale = self.plan.loss_scale.initial_scale if self.plan.loss_scale is not None else 1.0
+            advice = Evidence("raise_loss_scale", {"scale": f"{scale:g}"})
+            return Verdict("refuse", self.plan, (), first.problems, (advice,), first, first, ())
         islands, last = self._find(first)
         islands, last = self._without_unneeded(islands, last)
         found = tuple(FoundIsland(s.module, s.reason, self._share(s.module)) for s in islands)
@@ -97,6 +104,11 @@ class _Search:
             last,
             tuple(self.tried),
         )
+
+    def _lacks_only_scale(self, first: Comparison) -> bool:
+        settings = self.plan.loss_scale
+        is_fixed = self.plan.compute_dtype == "float16" and (settings is None or settings.mode == "static")
+        return is_fixed and any(problem.code == "gradients_vanish" for problem in first.problems)
 
     def _find(self, comparison: Comparison) -> tuple[tuple[Suspect, ...], Comparison]:
         islands: tuple[Suspect, ...] = ()
@@ -154,10 +166,14 @@ class _Search:
         if first.first_nonfinite is not None:
             advice = advise(first.first_nonfinite)
             return (advice,) if advice is not None else ()
+        by_scale = float8_advice(self.plan, first.remarks)
+        if by_scale is not None:
+            return (by_scale,)
         losing = next(iter(first.modules), None)
         if losing is None or losing.lost_db < LEAST_LOST_DB:
             return ()
-        return (Evidence("not_from_rounded", {"module": losing.module, "format": self.plan.compute_dtype}),)
+        rounded = without_float8(self.plan).compute_dtype
+        return (Evidence("not_from_rounded", {"module": losing.module, "format": rounded}),)
 
     def _refused_for_baseline(self) -> Verdict:
         loss = next((x for x in self.baseline.losses if not math.isfinite(x)), math.nan)

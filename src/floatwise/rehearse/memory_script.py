@@ -22,7 +22,8 @@ from floatwise.rehearse.memory_curve import MemoryRecord, OldGradients
 from floatwise.rehearse.memory_record import MemoryRecorder
 from floatwise.rehearse.memory_update import slots_of
 from floatwise.rehearse.roofline_record import OperatorRecorder
-from floatwise.rehearse.roofline_step import StepRecord, masters_operators
+from floatwise.rehearse.roofline_step import masters_operators
+from floatwise.rehearse.step_record import StepRecord
 from floatwise.tap.events import Observer
 from floatwise.torch import MasterWeights
 from floatwise.torch.masters import stored_of

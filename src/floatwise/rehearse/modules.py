@@ -5,37 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from floatwise.formats import get_format
+from floatwise.rehearse.comparison_rows import ModuleRow
 from floatwise.rehearse.first_look import FirstLook
 from floatwise.rehearse.sqnr import sqnr_db
 
-__all__ = ["ModuleRow", "module_rows"]
-
-
-@dataclass(frozen=True)
-class ModuleRow:
-    """A module in the forward pass of the first batch, its worst call.
-
-    Attributes:
-      module: Its path.
-      input_db: Signal-to-noise ratio of what came in, against float32; at most that of one rounding.
-      output_db: The same of what went out; `-inf` for infinities and NaN.
-      amax: Largest magnitude that float32 took in or gave out.
-    """
-
-    module: str
-    input_db: float
-    output_db: float
-    amax: float
-
-    @property
-    def lost_db(self) -> float:
-        """What the module itself lost."""
-        return self.input_db - self.output_db
+__all__ = ["module_rows"]
 
 
 def module_rows(baseline: FirstLook, trial: FirstLook, fmt: str) -> tuple[ModuleRow, ...]:

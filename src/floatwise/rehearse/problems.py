@@ -94,6 +94,8 @@ def update_problems(rows: Sequence[GradientRow], trial: Trial) -> list[Evidence]
 def remarks_on(trial: Trial, problems: Sequence[Evidence]) -> list[Evidence]:
     """Returns what else is worth knowing."""
     remarks = []
+    if trial.start.is_finite and not trial.start.gradients:
+        remarks.append(Evidence("no_gradients"))
     if trial.first_nonfinite is not None:
         remarks.append(Evidence.of_nonfinite(trial.first_nonfinite, harmless=not problems))
     if trial.settling_skips and trial.start.scale is not None and trial.plan.loss_scale is not None:

@@ -60,7 +60,7 @@ class OperatorRecorder(TorchDispatchMode):
         if count is not None:
             flops, format = int(count(*args, **kwargs, out_val=result)), _format(operands[:2])
         else:
-            flops, format = max(t.numel() for t in (*operands, *results)), _format(operands or results)
+            flops, format = max(map(_elements, (*operands, *results))), _format(operands or results)
         self._calls[f"aten.{name}", format, count is not None, flops, _traffic(func, name, operands, results)] += 1
 
 
@@ -75,7 +75,17 @@ def _traffic(func: Any, name: str, operands: list[Tensor], results: list[Tensor]
     return sum(read) + sum(written)
 
 
+def _elements(tensor: Tensor) -> int:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values().numel()
+    return tensor.numel()
+
+
 def _size(tensor: Tensor) -> int:
+    if tensor.layout is torch.sparse_coo:
+        return sum(part.numel() * part.element_size() for part in (tensor._values(), tensor._indices()))
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * tensor.element_size()
     # An expanded tensor has more elements than memory.
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,36 +15,11 @@ from floatwise.rehearse.memory_curve import MemoryRecord
 from floatwise.rehearse.memory_states import state_bytes
 from floatwise.rehearse.roofline import Operator
 from floatwise.rehearse.roofline_record import OperatorRecorder
+from floatwise.rehearse.step_record import StepRecord
 from floatwise.torch import MasterWeights
 from floatwise.torch.masters import granularity_of
 
-__all__ = ["StepRecord", "masters_operators", "record_step"]
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One training step under one plan: all that the predictions need, as plain data.
-
-    Attributes:
-      recipe: Recipe of the plan.
-      memory: For `peak_memory`.
-      operators: For `predict_step_seconds`.
-    """
-
-    recipe: str
-    memory: MemoryRecord
-    operators: tuple[Operator, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        operators = [operator.to_json() for operator in self.operators]
-        return {"recipe": self.recipe, "memory": self.memory.to_json(), "operators": operators}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> StepRecord:
-        """Reads what `to_json` gave."""
-        operators = tuple(Operator(**operator) for operator in values["operators"])
-        return cls(values["recipe"], MemoryRecord.from_json(values["memory"]), operators)
+__all__ = ["masters_operators", "record_step"]
 
 
 def record_step(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from floatwise.plan import Plan
 from floatwise.rehearse.cuda_specials import CudaSpecials
+from floatwise.rehearse.float8 import Float8Linears
+from floatwise.rehearse.float8_script import without_float8
 from floatwise.rehearse.module_trace import ModuleTrace
 from floatwise.rehearse.products import MatrixUnits
 from floatwise.rehearse.training import MakeTraining, Training
@@ -19,7 +21,7 @@ from floatwise.tap.walk import walk_modules
 from floatwise.torch.plan_support import TORCH_DTYPES
 from floatwise.torch.prepare import Precision, prepare
 
-__all__ = ["Run", "all_finite", "opened", "parameters_of"]
+__all__ = ["Run", "all_finite", "gradients_of", "opened", "parameters_of"]
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,17 @@ class Run:
 
     Attributes:
       training: The training.
-      precision: The plan in force.
+      precision: The plan in force, but for its float8 products.
       trace: Follows the calls of the model's modules.
       parameters: The trainable parameters by path.
+      float8: The layers that multiply in float8; None under other plans.
     """
 
     training: Training
     precision: Precision
     trace: ModuleTrace
     parameters: dict[str, nn.Parameter]
+    float8: Float8Linears | None = None
 
 
 @contextmanager
@@ -52,7 +56,8 @@ def opened(make_training: MakeTraining, plan: Plan, seed: int, samples: bool = F
     Raises:
       PlanError: This runtime cannot apply the plan.
     """
-    dtype = TORCH_DTYPES.get(plan.compute_dtype, torch.float32)
+    beside = without_float8(plan)
+    dtype = TORCH_DTYPES[beside.compute_dtype]
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         torch.manual_seed(seed)
@@ -62,9 +67,12 @@ def opened(make_training: MakeTraining, plan: Plan, seed: int, samples: bool = F
         if dtype is not torch.float32:
             stack.enter_context(MatrixUnits([dtype]))
             stack.enter_context(CudaSpecials())
-        precision = prepare(training.model, training.optimizer, plan)
+        precision = prepare(training.model, training.optimizer, beside)
         stack.callback(precision.close)
-        yield Run(training, precision, trace, parameters_of(training.model))
+        float8 = None
+        if plan.scaling is not None:
+            float8 = stack.enter_context(Float8Linears(training.model, plan))
+        yield Run(training, precision, trace, parameters_of(training.model), float8)
 
 
 def parameters_of(model: nn.Module, name_of: Callable[[nn.Module], str] | None = None) -> dict[str, nn.Parameter]:
@@ -83,6 +91,12 @@ def parameters_of(model: nn.Module, name_of: Callable[[nn.Module], str] | None =
                 seen.add(id(parameter))
                 found[f"{path}.{name}" if path else name] = parameter
     return found
+
+
+def gradients_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Returns the gradients that are there, sparse ones as dense tensors."""
+    gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+    return {name: grad.to_dense() if grad.is_sparse else grad for name, grad in gradients.items()}
 
 
 def all_finite(tensors: list[Tensor]) -> bool:

@@ -3,25 +3,43 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 from typing_extensions import override
 
 from floatwise.plan import Plan
 from floatwise.rehearse.first_look import FirstLook, gradient_sample
+from floatwise.rehearse.float8_script import Float8Script
 from floatwise.rehearse.module_trace import ModuleTrace
-from floatwise.rehearse.running import all_finite, parameters_of
+from floatwise.rehearse.nonfinite import NonFinite, OperatorSite
+from floatwise.rehearse.running import all_finite, gradients_of, parameters_of
 from floatwise.rehearse.stalls import StallMeter
-from floatwise.rehearse.trial import COMPARED_STEPS, Trained, Trial
-from floatwise.rehearse.watch import NonFinite, OperatorSite, OperatorWatch
+from floatwise.rehearse.trial import COMPARED_STEPS, Trained, Trial, counted
+from floatwise.rehearse.watch import OperatorWatch
 from floatwise.tap.events import Observer
 from floatwise.torch.script.scaled_backward import ScaledBackward
 
 __all__ = ["ScriptRecorder"]
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _unseen(method: _Method) -> _Method:
+    """Makes what a method computes invisible to dispatch modes: it is no part of the training that they record."""
+
+    @functools.wraps(method)
+    def outside(*args: Any) -> None:
+        with _disable_current_modes():
+            method(*args)
+
+    return cast("_Method", outside)
 
 
 class ScriptRecorder(Observer):
@@ -36,6 +54,7 @@ class ScriptRecorder(Observer):
       scaling: The script's loss scaling, when the plan has one.
       known: Places where a float32 run makes infinities or NaN, too.
       survey: Whether to record every operator's largest result and the FLOPs of each module.
+      float8: Converts the script's linear layers, under a plan with float8 products.
 
     Attributes:
       watch: The dispatch mode to keep open while the script runs.
@@ -48,12 +67,13 @@ class ScriptRecorder(Observer):
         scaling: ScaledBackward | None = None,
         known: frozenset[OperatorSite] = frozenset(),
         survey: bool = False,
+        float8: Float8Script | None = None,
     ) -> None:
         self.trace = ModuleTrace(samples=True)
         self.watch = OperatorWatch(self.trace, known, survey)
-        self._plan, self._name_of, self._scaling = plan, name_of, scaling
+        self._plan, self._name_of, self._scaling, self._float8 = plan, name_of, scaling, float8
         self._parameters: dict[str, nn.Parameter] = {}
-        self._stalls = StallMeter(self._parameters)
+        self._stalls = StallMeter(counted(plan, self._parameters))
         self._losses: list[float] = []
         self._gradients: list[dict[str, Tensor]] = []
         self._zero_share: dict[str, float] = {}
@@ -71,10 +91,11 @@ class ScriptRecorder(Observer):
         return args, kwargs
 
     @override
+    @_unseen
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
         self._passes += 1
         self._finite &= all_finite([root.detach() for root in roots])
-        grads = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        grads = gradients_of(self._parameters)
         self._finite &= all_finite(list(grads.values()))
         if self._passes == 1 and len(self._gradients) < COMPARED_STEPS:
             self._gradients.append({name: gradient_sample(grad) for name, grad in grads.items()})
@@ -82,11 +103,13 @@ class ScriptRecorder(Observer):
                 self._zero_share = {n: 1.0 - float(g.count_nonzero()) / max(g.numel(), 1) for n, g in grads.items()}
 
     @override
+    @_unseen
     def step_starts(self, optimizer: torch.optim.Optimizer | None) -> None:
         self.watch.updating = True
         self._stalls.before()
 
     @override
+    @_unseen
     def step_ended(self, optimizer: torch.optim.Optimizer | None) -> None:
         self._stalls.after()
 
@@ -113,7 +136,7 @@ class ScriptRecorder(Observer):
         trained = Trained(
             losses=tuple(self._losses),
             gradients=tuple(self._gradients),
-            skipped_steps=self._skipped_steps,
+            skipped_steps=min(self._skipped_steps, len(self._losses)),  # one iteration may have several optimizers
             last_scale=scaler.get_scale() if scaler is not None else 1.0,
             stalled_share=self._stalls.shares,
             first_nonfinite=self._first,
@@ -141,4 +164,5 @@ class ScriptRecorder(Observer):
             nonfinite_sites=frozenset(self.watch.sites),
             amax=self.watch.amax,
             flops=dict(self.watch.flops),
+            float8=self._float8.use if self._float8 is not None else None,
         )

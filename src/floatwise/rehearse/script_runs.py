@@ -12,9 +12,10 @@ from pathlib import Path
 from floatwise.plan import Plan, dumps_plan, recipe
 from floatwise.rehearse.baseline import OTHER_RUNS, Baseline, SpreadSource, baseline_of
 from floatwise.rehearse.islands import search
+from floatwise.rehearse.nonfinite import OperatorSite
+from floatwise.rehearse.step_record import StepRecord
 from floatwise.rehearse.trial import Trial
 from floatwise.rehearse.verdict import Verdict
-from floatwise.rehearse.watch import OperatorSite
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 
@@ -39,6 +40,7 @@ class ScriptRehearsals:
     def __init__(self, script: str, arguments: Sequence[str], steps: int, progress: Progress) -> None:
         self.script, self.arguments, self.steps, self.progress = script, tuple(arguments), steps, progress
         self._baseline: Baseline | None = None
+        self._records: dict[str, StepRecord] = {}
 
     def baseline(self) -> Baseline:
         """Returns the float32 runs; the first call runs them.
@@ -49,6 +51,8 @@ class ScriptRehearsals:
         if self._baseline is None:
             plan = recipe("fp32")
             trial = self._run(plan, self.steps)
+            if trial.step_record is not None:
+                self._records[dumps_plan(plan)] = trial.step_record
             others = [self._losses(self._run(plan, self.steps, seed_offset=o)) for o in OTHER_RUNS]
             by_order = all(losses == self._losses(trial) for losses in others)
             permuted = [self._run(plan, self.steps if by_order else 1, permuted=o) for o in OTHER_RUNS]
@@ -68,11 +72,17 @@ class ScriptRehearsals:
         baseline = self.baseline()
         return search(plan, baseline, lambda candidate: self._settled(candidate, baseline))
 
+    def step_record(self, plan: Plan) -> StepRecord | None:
+        """Returns the step that was recorded when this very plan ran; None when it did not, or ended too early."""
+        return self._records.get(dumps_plan(plan))
+
     def _settled(self, plan: Plan, baseline: Baseline) -> Trial:
         """Runs with a loss scale at which the first batch has finite gradients, if there is one."""
         lower = plan
         for _ in range(_MOST_ATTEMPTS):
             trial = self._run(lower, self.steps, baseline.known)
+            if trial.step_record is not None:
+                self._records[dumps_plan(plan)] = trial.step_record
             settings = lower.loss_scale
             if trial.start.scale is not None or trial.trained is None or settings is None:
                 break
@@ -99,7 +109,12 @@ class ScriptRehearsals:
     ) -> Trial:
         with tempfile.TemporaryDirectory(prefix="floatwise-") as folder:
             output = Path(folder, "trial.pt")
-            options = {"plan": dumps_plan(plan), "known": [list(site) for site in known], "permuted": permuted}
+            options = {
+                "plan": dumps_plan(plan),
+                "known": [list(site) for site in known],
+                "permuted": permuted,
+                "record": seed_offset == 0 and permuted is None,
+            }
             job = Job(self.script, self.arguments, steps, seed_offset=seed_offset, output=str(output), options=options)
             with Child("floatwise.rehearse.child", job, f"rehearsing {self.script} as {plan.recipe}") as child:
                 for message in child.messages():

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from floatwise.rehearse.compare import Comparison
+from floatwise.rehearse.comparison import Comparison
+from floatwise.rehearse.comparison_rows import ModuleRow
 from floatwise.rehearse.evidence import Evidence
-from floatwise.rehearse.modules import ModuleRow
 
 __all__ = ["LEAST_LOST_DB", "Suspect", "contains", "suspects"]
 
@@ -27,9 +27,9 @@ class Suspect(NamedTuple):
 def suspects(comparison: Comparison) -> Iterator[Suspect]:
     """Yields modules to try, the most likely first, each once, and never the outermost one.
 
-    First the module of the operator that made the first infinity or NaN, then those around it; then modules whose
-    outputs are much noisier than their inputs, the part that loses most before the whole; then those that hold the
-    worst gradients; then those with the largest values.
+    First the module of the operator that made the first infinity or NaN, then those around it; then the layer whose
+    operands float8 makes zero; then modules whose outputs are much noisier than their inputs, the part that loses most
+    before the whole; then those that hold the worst gradients; then those with the largest values.
     """
     seen: set[str] = set()
     for suspect in _all(comparison):
@@ -48,6 +48,9 @@ def _all(comparison: Comparison) -> Iterator[Suspect]:
     if found is not None:
         for path in _outwards(found.module):
             yield Suspect(path, Evidence.of_nonfinite(found))
+    for remark in comparison.remarks:
+        if remark.code == "float8_vanishes":
+            yield Suspect(remark.data["module"], remark)
     for module in _parts_first(comparison.modules):
         data = {"module": module.module, "input_db": _db(module.input_db), "output_db": _db(module.output_db)}
         yield Suspect(module.module, Evidence("loses_precision", data))

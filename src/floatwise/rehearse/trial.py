@@ -4,23 +4,26 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatwise.errors import NonFiniteGradientsError
 from floatwise.plan import Plan
 from floatwise.rehearse.first_look import FirstLook, gradient_sample, look
-from floatwise.rehearse.running import Run, all_finite, opened
+from floatwise.rehearse.nonfinite import NonFinite, OperatorSite
+from floatwise.rehearse.running import Run, all_finite, gradients_of, opened
 from floatwise.rehearse.stalls import StallMeter
+from floatwise.rehearse.step_record import StepRecord
 from floatwise.rehearse.training import MakeTraining
-from floatwise.rehearse.watch import NonFinite, OperatorSite, OperatorWatch
+from floatwise.rehearse.watch import OperatorWatch
 
-__all__ = ["COMPARED_STEPS", "Trained", "Trial", "rehearse", "train"]
+__all__ = ["COMPARED_STEPS", "Trained", "Trial", "counted", "rehearse", "train"]
 
 #: First steps whose gradients are kept: after a few updates two runs have weights of their own.
 COMPARED_STEPS = 4
@@ -35,7 +38,7 @@ class Trained:
       gradients: Samples of the unscaled gradients of the first steps, by parameter.
       skipped_steps: Steps whose gradients were not finite, so that nothing was updated.
       last_scale: Loss scale after the last step.
-      stalled_share: Share of the updates with a gradient that changed nothing, by parameter.
+      stalled_share: Share of the updates with a gradient that changed nothing, by parameter; see `counted`.
       first_nonfinite: The first operator, in the first step that was spoilt, that made infinities or NaN.
     """
 
@@ -57,11 +60,13 @@ class Trial:
       trained: The steps. They begin at the loss scale that suits the first batch, so that skips on the way down
         from a scale that is too large do not hide what comes after; None where that batch has no finite loss, or
         gradients that no scale makes finite.
+      step_record: Memory and operators of one iteration, where that was asked for.
     """
 
     plan: Plan
     start: FirstLook
     trained: Trained | None
+    step_record: StepRecord | None = None
 
     @property
     def first_nonfinite(self) -> NonFinite | None:
@@ -145,11 +150,19 @@ def train(
         if also is not None:
             stack.enter_context(also)
         watch = stack.enter_context(OperatorWatch(run.trace, known)) if known is not None else None
-        return _trained(run, steps, watch)
+        return _trained(run, steps, watch, StallMeter(counted(plan, run.parameters)))
 
 
-def _trained(run: Run, steps: int, watch: OperatorWatch | None) -> Trained:
-    precision, stalls = run.precision, StallMeter(run.parameters)
+def counted(plan: Plan, parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Returns the parameters whose lost updates say something.
+
+    Stochastic rounding moves a weight now and then, and right on average: none of them.
+    """
+    return {} if plan.weights.master == "stochastic" else parameters
+
+
+def _trained(run: Run, steps: int, watch: OperatorWatch | None, stalls: StallMeter) -> Trained:
+    precision = run.precision
     losses: list[float] = []
     gradients: list[dict[str, Tensor]] = []
     skipped, first = 0, None
@@ -167,13 +180,15 @@ def _trained(run: Run, steps: int, watch: OperatorWatch | None) -> Trained:
         if watch is not None:
             watch.updating = True
         precision.unscale()
-        present = {name: p.grad for name, p in run.parameters.items() if p.grad is not None}
+        present = gradients_of(run.parameters)
         finite = all_finite(list(present.values()))
         if step < COMPARED_STEPS:
             gradients.append({name: gradient_sample(grad) for name, grad in present.items()})
         stalls.before()
         try:
-            stepped = precision.step().stepped
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of skipped steps, which are counted here
+                stepped = precision.step().stepped
         except NonFiniteGradientsError:
             skipped += 1
             break

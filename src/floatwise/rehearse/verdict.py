@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rehearsals of a plan come to: accept, accept with islands, or refuse."""
+"""What rehearsals of a plan come to: accept, accept with islands, or refuse. No framework is imported."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from floatwise.plan import Plan
-from floatwise.rehearse.compare import Comparison
+from floatwise.rehearse.comparison import Comparison
 from floatwise.rehearse.evidence import Evidence
 
 __all__ = ["FoundIsland", "TriedIsland", "Verdict"]
+
+Status = Literal["accept", "accept_with_islands", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Verdict:
       tried: Every module that was tried, in order.
     """
 
-    status: Literal["accept", "accept_with_islands", "refuse"]
+    status: Status
     plan: Plan
     islands: tuple[FoundIsland, ...]
     reasons: tuple[Evidence, ...]
@@ -67,6 +72,11 @@ class Verdict:
     first: Comparison
     last: Comparison
     tried: tuple[TriedIsland, ...]
+
+    @property
+    def recipe(self) -> str:
+        """The plan's recipe."""
+        return self.plan.recipe
 
     @property
     def flops_share(self) -> float:
@@ -81,7 +91,7 @@ class Verdict:
         tried = [{"module": t.module, "outcome": t.outcome, "reason": t.reason.to_json()} for t in self.tried]
         return {
             "status": self.status,
-            "recipe": self.plan.recipe,
+            "recipe": self.recipe,
             "islands": islands,
             "flops_share": self.flops_share,
             "reasons": [reason.to_json() for reason in self.reasons],
@@ -90,3 +100,31 @@ class Verdict:
             "without_islands": self.first.to_json(),
             "comparison": self.last.to_json(),
         }
+
+    @classmethod
+    def from_json(cls, plan: Plan, values: Mapping[str, Any]) -> Verdict:
+        """Reads what `to_json` gave.
+
+        Args:
+          plan: The plan with its islands, which `to_json` leaves to the plan's own file format.
+          values: What it gave.
+
+        Raises:
+          ValueError: It gave something else.
+        """
+        return cls(
+            status=_STATUS.validate_python(values["status"]),
+            plan=plan,
+            islands=_ISLANDS.validate_python(values["islands"]),
+            reasons=_EVIDENCE.validate_python(values["reasons"]),
+            advice=_EVIDENCE.validate_python(values["advice"]),
+            first=Comparison.from_json(values["without_islands"]),
+            last=Comparison.from_json(values["comparison"]),
+            tried=_TRIED.validate_python(values["tried"]),
+        )
+
+
+_STATUS: TypeAdapter[Status] = TypeAdapter(Status)
+_ISLANDS = TypeAdapter(tuple[FoundIsland, ...])
+_TRIED = TypeAdapter(tuple[TriedIsland, ...])
+_EVIDENCE = TypeAdapter(tuple[Evidence, ...])
