@@ -84,7 +84,7 @@ def test_a_target_does_not_need_this_machine_to_be_known(
     from dataclasses import replace
 
     unknown = [replace(each, device=None, reported_name="Strange CPU") for each in detect()]
-    monkeypatch.setattr("floatwise.cli.plan.detect", lambda: unknown)
+    monkeypatch.setattr("floatwise.cli.targets.detect", lambda: unknown)
     assert floatwise("plan", "--recording", recording, "--target", "t4", "--json").object["here"] is False
     here = floatwise("plan", "--recording", recording)
     assert here.code == 2
@@ -105,6 +105,29 @@ def test_another_target_leaves_the_plan_in_force(floatwise: Call, here: Path, re
     assert floatwise("plan", "--recording", recording, "--target", "a100").code == 0
     assert (here / "precision.toml").read_text() == "old"
     assert load_plan("precision-nvidia-a100.toml").target == "nvidia-a100"
+
+
+def test_several_targets_get_a_plan_each_and_one_report(floatwise: Call, here: Path, recording: Path) -> None:
+    targets = ("--target", "t4", "--target", "A100", "--target", "nvidia-t4")
+    done = floatwise("plan", "--recording", recording, *targets, "--report", "page.html")
+    assert (done.code, done.err) == (0, "")
+    names = sorted(path.name for path in here.iterdir())
+    assert names == ["page.html", "precision-nvidia-a100.toml", "precision-nvidia-t4.toml"], "each target once"
+    assert [load_plan(name).target for name in names[1:]] == ["nvidia-a100", "nvidia-t4"]
+    assert all(word in done.out for word in ("NVIDIA T4", "NVIDIA A100", "page.html"))
+
+
+def test_several_targets_are_one_json_object(floatwise: Call, recording: Path) -> None:
+    answer = floatwise("plan", "--recording", recording, "--target", "t4", "--target", "h100", "--json").object
+    assert [decision["target"] for decision in answer["targets"]] == ["nvidia-t4", "nvidia-h100"]
+    assert all(decision.keys() == KEYS for decision in answer["targets"])
+
+
+def test_the_report_again_from_the_recording_alone(floatwise: Call, here: Path, recording: Path) -> None:
+    done = floatwise("report", recording, "--target", "t4", "--target", "v100", "-o", "again.html")
+    assert (done.code, done.out, done.err) == (0, "again.html\n", "")
+    assert [path.name for path in here.iterdir()] == ["again.html"], "no plan is written"
+    assert "NVIDIA V100" in (here / "again.html").read_text()
 
 
 def test_chinese_when_asked_for(floatwise: Call, recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +160,30 @@ def test_a_script_is_recorded_decided_and_measured(floatwise: Call, here: Path) 
         # Whatever is accepted here is trained beside float32 before it is written.
         assert decision["measured"]["steps"] >= 1
         assert len(decision["measured"]["losses"]["float32"]) == 8
+
+
+@pytest.mark.slow
+def test_a_script_is_rehearsed_for_a_device_that_is_not_here(floatwise: Call, here: Path) -> None:
+    script = here / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(20):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.randn(64, 256)).square().mean().backward()\n"
+        "    optimizer.step()\n"
+    )
+    done = floatwise("plan", "train.py", "--target", "t4", "--steps", "4", "--json")
+    assert (done.code, done.err) == (0, "")
+    verdict = done.object["verdicts"]["fp16-mixed"]
+    assert verdict["rehearsal"]["status"] == "accept"
+    assert len(verdict["rehearsal"]["comparison"]["losses"]) == 4
+    assert verdict["predicted"]["speed"]["predicted"] is True
+    again = floatwise("plan", "--recording", "precision.recording", "--target", "v100", "--json").object
+    assert again["verdicts"]["fp16-mixed"]["rehearsal"]["status"] == "accept", "kept in the recording"
+    plain = floatwise("plan", "train.py", "--target", "t4", "--steps", "4", "--no-rehearse", "--json").object
+    assert plain["verdicts"]["fp16-mixed"]["rehearsal"] is None
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from floatwise._version import __version__
 from floatwise.cli.explain import explain
 from floatwise.cli.info import info
 from floatwise.cli.plan import plan
+from floatwise.cli.report import report
 from floatwise.cli.run import run as run_command
 from floatwise.errors import FloatwiseError, ScriptError
 
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command(name="plan")(plan)
 app.command(name="run")(run_command)
+app.command(name="report")(report)
 app.command(name="info")(info)
 app.command(name="explain")(explain)
 

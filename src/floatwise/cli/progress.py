@@ -20,6 +20,8 @@ _WHAT = {
     "seed 1": Text("float32, another seed", "float32，更换随机种子"),
     "seed 2": Text("float32, a third seed", "float32，第三个随机种子"),
 }
+#: One bar for all runs of a recipe: it begins again with each.
+_REHEARSE = Text("rehearsing {recipe}", "预演 {recipe}")
 
 
 class StepProgress:
@@ -48,5 +50,7 @@ class StepProgress:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Shows that `done` of `total` iterations of a phase are over."""
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(str(_WHAT[what]), total=total)
+            word, _, recipe = what.partition(" ")
+            text = _REHEARSE.format(recipe=recipe) if word == "rehearse" else str(_WHAT[what])
+            self._tasks[what] = self._bars.add_task(text, total=total)
         self._bars.update(self._tasks[what], completed=done)

@@ -8,110 +8,117 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from floatwise.hardware import Device
-from floatwise.language import Text
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, escape_module, recipe
-from floatwise.planner.decision import Decision, Finding, Measured, Verdict
+from floatwise.planner.candidates import FLOAT8_RECIPES
+from floatwise.planner.decision import Decision, Finding, Status, Verdict
 from floatwise.planner.evidence import evidence_rows
 from floatwise.planner.findings import findings
+from floatwise.planner.float8_share import recorded_float8_share
 from floatwise.planner.judge import judge
-from floatwise.planner.numbers import magnitude, percent
+from floatwise.planner.numbers import gibibytes, magnitude, percent
+from floatwise.planner.predict import is_worthwhile, predict
 from floatwise.planner.reasons import Reason
+from floatwise.planner.rehearsal_verdict import with_rehearsal
+from floatwise.planner.rehearsed import Rehearsed
 from floatwise.probe.recording import Recording
 
-__all__ = ["decide", "with_failure", "with_measurement"]
+__all__ = ["decide", "decide_against"]
 
 #: In the order they are preferred where both are accepted: bfloat16 needs neither loss scale nor islands.
 _PREFERENCE = ("bf16-mixed", "fp16-mixed", "tf32", "fp32")
-_ALL = (*_PREFERENCE, "bf16-master", "fp16-master", "fp8-tensorwise", "fp8-rowwise")
+_ALL = (*_PREFERENCE, "bf16-master", "fp16-master", *FLOAT8_RECIPES)
 #: Below this, starting the operators of a step takes many times longer than computing them on any GPU: 10 MFLOPs
-#: are a microsecond at 10 TFLOP/s, and one kernel launch takes several.
+#: are a microsecond at 10 TFLOP/s, and one kernel launch takes several. For where no step was recorded to predict from.
 _TINY_FLOPS = 1e7
-#: What mixed precision must bring here, the noise of the measurement being a few per cent: speed, or a good part of
-#: the memory at hardly any cost in speed.
-_WORTHWHILE_SPEED, _WORTHWHILE_MEMORY, _TOLERABLE_SPEED = 1.05, 0.85, 0.95
-#: Third over first quartile of neighbouring steps' ratios from which a measurement is called noisy; on an idle
-#: machine it is under 1.1.
-_NOISY_SPREAD = 1.5
 
 
-def decide(recording: Recording, device: Device, here: bool, wanted_steps: int) -> Decision:
-    """Judges every recipe for a device from what a float32 run has shown.
+def decide(
+    recording: Recording, device: Device, here: bool, wanted_steps: int, rehearsed: Rehearsed | None = None
+) -> Decision:
+    """Judges every recipe for a device from what a float32 run, and rehearsals, have shown.
 
     Args:
       recording: The probed run.
       device: The target's row.
       here: True when the target is this machine's device, so that a measurement can follow.
       wanted_steps: Iterations that were asked for.
+      rehearsed: Rehearsals of the script; none by default.
     """
-    verdicts = {name: judge(name, recording, device) for name in _ALL}
-    obstacle = _obstacle(recording, here)
+    rehearsed = rehearsed or Rehearsed()
+    verdicts = {name: _judged(name, recording, device, here, rehearsed) for name in _ALL}
+    bfloat16, float16 = verdicts["bf16-mixed"], verdicts["fp16-mixed"]
+    if bfloat16.status == "not_worth_it" and float16.status == "accepted" and float16.predicted is None:
+        # No device with both multiplies float16 faster.
+        verdicts["fp16-mixed"] = replace(float16, status="not_worth_it", reasons=bfloat16.reasons[:1])
+    obstacle = _obstacle(recording, here or "fp32" in rehearsed.step_records)
     if obstacle is not None:
         for name in _ALL:
             if name != "fp32" and verdicts[name].status == "accepted":
-                status = "refused" if obstacle.code == "baseline_not_finite" else "not_worth_it"
-                verdicts[name] = replace(verdicts[name], status=status, reasons=(obstacle,))  # type: ignore[arg-type]
-    chosen = next(verdicts[name] for name in _PREFERENCE if verdicts[name].status == "accepted")
+                status: Status = "refused" if obstacle.code == "baseline_not_finite" else "not_worth_it"
+                verdicts[name] = replace(verdicts[name], status=status, reasons=(obstacle,))
+    chosen = _chosen(verdicts, device)
     reasons = _why(chosen, verdicts, recording, device, here, obstacle)
-    return _decision(recording, device, here, chosen, verdicts, reasons, wanted_steps)
+    decision = _decision(recording, device, here, chosen, verdicts, reasons, wanted_steps)
+    if not rehearsed.impossible:
+        return decision
+    warning = Finding("warning", "", Reason("rehearsal_impossible", {"failure": rehearsed.impossible}))
+    return replace(decision, findings=(warning, *decision.findings))
 
 
-def with_measurement(decision: Decision, measured: Measured, recording: Recording, device: Device) -> Decision:
-    """Adds what was measured on this machine, and falls back to float32 where it speaks against the plan."""
-    parity, memory = measured.loss_parity, measured.memory_ratio
-    data = {
-        "speed": f"{measured.speed_ratio:.2f}",
-        "memory": "" if memory is None else Text(f", {memory:.2f}× the memory", f"，内存为 {memory:.2f} 倍"),
-        "steps": len(measured.losses["planned"]),
-    }
-    if parity is not None:
-        planned, low, high = (magnitude(x) for x in (parity.planned, *parity.spread))
-        data.update(planned=planned, float32=magnitude(parity.float32[0]), low=low, high=high)
-    decision = replace(decision, findings=(*_about_measurement(measured), *decision.findings))
-    if parity is not None and not parity.within_spread:
-        return _fall_back(decision, measured, recording, device, "refused", Reason("loss_outside", data))
-    saves = memory is not None and memory <= _WORTHWHILE_MEMORY and measured.speed_ratio >= _TOLERABLE_SPEED
-    if measured.speed_ratio < _WORTHWHILE_SPEED and not saves:
-        return _fall_back(decision, measured, recording, device, "not_worth_it", Reason("measured_not_faster", data))
-    proof = [Reason("measured_faster", data)]
-    if parity is not None:
-        proof.append(Reason("loss_parity", data))
-    return replace(decision, measured=measured, reasons=(*proof, *decision.reasons))
-
-
-def with_failure(decision: Decision, failure: str, recording: Recording, device: Device) -> Decision:
-    """Falls back to float32 because the script failed under the plan.
+def decide_against(
+    decision: Decision, recording: Recording, device: Device, status: Status, reason: Reason
+) -> Decision:
+    """Falls back to float32 on this machine, because its recommendation did not stand the trial.
 
     Args:
-      decision: What was to be tried.
-      failure: `path:line: what happened`.
+      decision: What was recommended.
       recording: The probed run.
       device: This machine's row.
+      status: What the recipe comes to now.
+      reason: Why.
     """
-    reason = Reason("script_failed", {"recipe": decision.recipe, "failure": failure})
-    return _fall_back(decision, None, recording, device, "refused", reason)
-
-
-def _about_measurement(measured: Measured) -> tuple[Finding, ...]:
-    low, high = measured.speed_spread
-    if low <= 0 or high / low < _NOISY_SPREAD:
-        return ()
-    return (Finding("warning", "", Reason("measurement_noisy", {"low": f"{low:.2f}", "high": f"{high:.2f}"})),)
-
-
-def _fall_back(
-    decision: Decision, measured: Measured | None, recording: Recording, device: Device, status: str, reason: Reason
-) -> Decision:
     verdicts = {
-        v.recipe: replace(v, status=status, reasons=(reason, *v.reasons)) if v.recipe == decision.recipe else v  # type: ignore[arg-type]
+        v.recipe: replace(v, status=status, reasons=(reason, *v.reasons)) if v.recipe == decision.recipe else v
         for v in decision.verdicts
     }
-    fallback = _decision(recording, device, True, verdicts["fp32"], verdicts, (reason,), decision.steps)
-    if measured is None:
-        return fallback
-    return replace(fallback, measured=measured, findings=(*_about_measurement(measured), *fallback.findings))
+    return _decision(recording, device, True, verdicts["fp32"], verdicts, (reason,), decision.steps)
 
 
-def _obstacle(recording: Recording, here: bool) -> Reason | None:
+def _judged(name: str, recording: Recording, device: Device, here: bool, rehearsed: Rehearsed) -> Verdict:
+    verdict = with_rehearsal(judge(name, recording, device), rehearsed)
+    if verdict.status != "accepted":
+        return verdict
+    predicted = predict(recipe(name), rehearsed, device, recorded_float8_share(recording))
+    if predicted is None:
+        return verdict
+    verdict = replace(verdict, predicted=predicted)
+    if here or name == "fp32" or is_worthwhile(predicted, device):
+        return verdict  # here it is measured rather than guessed
+    assert predicted.speed is not None  # is_worthwhile
+    speed = predicted.speed
+    data = {"device": device.name, "ratio": f"{speed.ratio:.2f}", "high": f"{speed.high:.2f}"}
+    reason = Reason("predicted_not_faster", data)
+    return replace(verdict, status="not_worth_it", reasons=(reason, *verdict.reasons))
+
+
+def _chosen(verdicts: dict[str, Verdict], device: Device) -> Verdict:
+    chosen = next(verdicts[name] for name in _PREFERENCE if verdicts[name].status == "accepted")
+    smaller = verdicts["bf16-master"]
+    if smaller.status != "accepted" or smaller.predicted is None or not smaller.predicted.fits:
+        return chosen
+    if chosen.predicted is None or chosen.predicted.fits is not False:
+        return chosen
+    data = {
+        "recipe": chosen.recipe,
+        "peak": gibibytes(chosen.predicted.memory.peak_bytes),
+        "smaller": gibibytes(smaller.predicted.memory.peak_bytes),
+        "device": device.name,
+        "memory": f"{max(device.memory_gib):g} GiB",
+    }
+    return replace(smaller, reasons=(Reason("fits_with_masters", data), *smaller.reasons))
+
+
+def _obstacle(recording: Recording, speed_is_known: bool) -> Reason | None:
     for step, loss in enumerate(recording.losses):
         if not math.isfinite(loss) and not _had_no_loss(recording):
             return Reason("baseline_not_finite", {"loss": "NaN" if math.isnan(loss) else "inf", "step": step})
@@ -120,8 +127,8 @@ def _obstacle(recording: Recording, here: bool) -> Reason | None:
     flops = 3 * sum(site.flops for site in recording.matrix_sites)
     if not recording.matrix_sites:
         return Reason("no_products")
-    if here:
-        return None  # measured rather than guessed
+    if speed_is_known:
+        return None  # measured or predicted rather than guessed
     if flops < _TINY_FLOPS:
         return Reason("tiny_model", {"flops": magnitude(float(flops))})
     return None
@@ -150,12 +157,27 @@ def _why(
             if "float16" in device.unreliable:
                 reasons += verdicts["fp16-mixed"].reasons
         elif obstacle is None:
-            reasons += [reason for name in ("bf16-mixed", "fp16-mixed") for reason in verdicts[name].reasons]
+            reasons += _against(verdicts["bf16-mixed"], verdicts["fp16-mixed"])
     elif recording.matrix_share:
         reasons.append(Reason("matrix_share", {"share": percent(recording.matrix_share)}))
+    if chosen.recipe == "tf32":
+        reasons += _against(verdicts["bf16-mixed"], verdicts["fp16-mixed"])
     if not here:
         reasons.append(Reason("nothing_run_there", {"device": device.name}))
     return tuple(reasons)
+
+
+def _against(*verdicts: Verdict) -> list[Reason]:
+    """Returns what speaks against recipes, each once, and nothing of what spoke for them before."""
+    found: dict[str, Reason] = {}
+    for verdict in verdicts:
+        reasons = verdict.reasons
+        if verdict.status == "not_worth_it":
+            reasons = reasons[:1]
+        elif verdict.rehearsal is not None:
+            reasons = tuple(reason for reason in reasons if reason.code == "rehearsal_refused")
+        found.update((str(reason), reason) for reason in reasons)
+    return list(found.values())
 
 
 def _decision(
@@ -184,7 +206,7 @@ def _decision(
         plan=plan,
         reasons=reasons,
         verdicts=tuple(ordered),
-        findings=findings(recording, plan, device, here, wanted_steps),
+        findings=findings(recording, plan, device, here, wanted_steps, final),
         evidence=evidence_rows(recording),
         script=recording.script,
         arguments=recording.arguments,

@@ -9,8 +9,23 @@ from typing import Any, Literal
 
 from floatwise.plan import Plan
 from floatwise.planner.reasons import Reason
+from floatwise.rehearse.memory_prediction import MemoryPrediction
+from floatwise.rehearse.roofline import SpeedPrediction
+from floatwise.rehearse.verdict import Verdict as Rehearsal
 
-__all__ = ["Decision", "Finding", "Island", "LossParity", "LossScaleChoice", "Measured", "RoleRow", "Verdict"]
+__all__ = [
+    "Decision",
+    "Finding",
+    "Island",
+    "LossParity",
+    "LossScaleChoice",
+    "Measured",
+    "Predicted",
+    "Rehearsal",
+    "RoleRow",
+    "Status",
+    "Verdict",
+]
 
 Status = Literal["chosen", "accepted", "refused", "not_worth_it"]
 
@@ -39,14 +54,48 @@ class LossScaleChoice:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """What a recipe would bring on the target, reckoned from one recorded step; never a measurement.
+
+    Attributes:
+      speed: Against float32 there; None where the device's row has no rates, as those of CPUs.
+      memory: Peak of tensor memory in one process.
+      float32_memory: The same in float32.
+      fits: Whether that is at most the largest memory the device is sold with; None where its row names none.
+    """
+
+    speed: SpeedPrediction | None
+    memory: MemoryPrediction
+    float32_memory: MemoryPrediction
+    fits: bool | None
+
+    @property
+    def memory_ratio(self) -> float:
+        """Predicted peak over float32's; below 1 is a saving."""
+        return self.memory.peak_bytes / max(self.float32_memory.peak_bytes, 1)
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """One recipe judged for one target; `reasons` are in order of weight."""
+    """One recipe judged for one target.
+
+    Attributes:
+      recipe: Its name.
+      status: What it comes to.
+      reasons: In order of weight.
+      islands: Modules that it would keep in float32.
+      loss_scale: For float16.
+      rehearsal: What its rehearsal came to; None when it was not rehearsed.
+      predicted: Speed and memory on the target; None when no step was recorded under it.
+    """
 
     recipe: str
     status: Status
     reasons: tuple[Reason, ...]
     islands: tuple[Island, ...] = ()
     loss_scale: LossScaleChoice | None = None
+    rehearsal: Rehearsal | None = None
+    predicted: Predicted | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +218,11 @@ class Decision:
     measured: Measured | None = None
     islands: tuple[Island, ...] = field(default=())
     loss_scale: LossScaleChoice | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the recommended recipe."""
+        return next(verdict for verdict in self.verdicts if verdict.recipe == self.recipe)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that `floatwise plan --json` prints."""

@@ -16,6 +16,7 @@ from floatwise.planner.decision import (
     LossParity,
     LossScaleChoice,
     Measured,
+    Predicted,
     RoleRow,
     Verdict,
 )
@@ -69,6 +70,20 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "reasons": [_reason(reason) for reason in verdict.reasons],
         "islands": [_island(island) for island in verdict.islands],
         "loss_scale": _loss_scale(verdict.loss_scale),
+        "rehearsal": None if verdict.rehearsal is None else json_value(verdict.rehearsal.to_json()),
+        "predicted": _predicted(verdict.predicted),
+    }
+
+
+def _predicted(predicted: Predicted | None) -> dict[str, Any] | None:
+    if predicted is None:
+        return None
+    return {
+        "speed": None if predicted.speed is None else json_value(predicted.speed.to_json()),
+        "memory": json_value(predicted.memory.to_json()),
+        "float32_memory": json_value(predicted.float32_memory.to_json()),
+        "memory_ratio": json_value(predicted.memory_ratio),
+        "fits": predicted.fits,
     }
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from floatwise.hardware import Device
 from floatwise.plan import Plan
-from floatwise.planner.decision import Finding
-from floatwise.planner.numbers import percent
+from floatwise.planner.decision import Finding, Verdict
+from floatwise.planner.numbers import gibibytes, percent
+from floatwise.planner.predict import WORTHWHILE_SPEED
 from floatwise.planner.reasons import Reason
 from floatwise.probe.recording import Recording
 
@@ -37,9 +39,14 @@ _FLOAT32_KINDS = (
 _SMALL_MATRIX_SHARE = 0.15
 
 
-def findings(recording: Recording, plan: Plan, device: Device, here: bool, wanted_steps: int) -> tuple[Finding, ...]:
+def findings(
+    recording: Recording, plan: Plan, device: Device, here: bool, wanted_steps: int, verdicts: Mapping[str, Verdict]
+) -> tuple[Finding, ...]:
     """Returns the findings, warnings first."""
     rows = [
+        *_about_rehearsals(verdicts.values()),
+        *_about_memory(verdicts[plan.recipe], device),
+        *(() if here else _about_speed(verdicts, plan.recipe, device)),
         *_about_script(recording, plan),
         *_about_run(recording, wanted_steps),
         *_about_worth(recording, plan, here),
@@ -47,6 +54,43 @@ def findings(recording: Recording, plan: Plan, device: Device, here: bool, wante
         *_kept_in_float32(recording, plan),
     ]
     return tuple(sorted(rows, key=lambda f: f.severity != "warning"))
+
+
+def _about_rehearsals(verdicts: Iterable[Verdict]) -> Iterator[Finding]:
+    said = set()
+    for verdict in verdicts:
+        for advice in verdict.rehearsal.advice if verdict.rehearsal is not None else ():
+            if str(advice) not in said:
+                said.add(str(advice))
+                module = str(advice.data.get("module", ""))
+                yield Finding("note", module, Reason("rehearsal_advice", {"advice": advice, "recipe": verdict.recipe}))
+
+
+def _about_memory(verdict: Verdict, device: Device) -> Iterator[Finding]:
+    predicted = verdict.predicted
+    if predicted is not None and predicted.fits is False:
+        data = {
+            "peak": gibibytes(predicted.memory.peak_bytes),
+            "device": device.name,
+            "memory": f"{max(device.memory_gib):g} GiB",
+            "activations": gibibytes(predicted.memory.activations_bytes),
+            "states": gibibytes(predicted.memory.weights_bytes + predicted.memory.optimizer_bytes),
+        }
+        yield Finding("warning", "", Reason("predicted_out_of_memory", data))
+
+
+def _about_speed(verdicts: Mapping[str, Verdict], recipe: str, device: Device) -> Iterator[Finding]:
+    predicted = verdicts[recipe].predicted
+    speed = predicted.speed if predicted is not None else None
+    if speed is None or recipe == "fp32" or speed.ratio >= WORTHWHILE_SPEED:
+        return
+    data: dict[str, Any] = {"device": device.name, "recipe": recipe, "ratio": f"{speed.ratio:.2f}"}
+    data.update(low=f"{speed.low:.2f}", high=f"{speed.high:.2f}")
+    tf32 = verdicts["tf32"].predicted
+    if recipe != "tf32" and verdicts["tf32"].status == "accepted" and tf32 is not None and tf32.speed is not None:
+        yield Finding("warning", "", Reason("launch_bound_tf32", {**data, "tf32": f"{tf32.speed.ratio:.2f}"}))
+    else:
+        yield Finding("warning", "", Reason("launch_bound", data))
 
 
 def _about_script(recording: Recording, plan: Plan) -> Iterator[Finding]:

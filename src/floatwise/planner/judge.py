@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from floatwise.formats import get_format
 from floatwise.hardware import Device
+from floatwise.language import Text
 from floatwise.planner.decision import Island, LossScaleChoice, Verdict
+from floatwise.planner.float8_share import recorded_float8_share
 from floatwise.planner.forward_range import forward_islands, forward_range, island_share
 from floatwise.planner.numbers import magnitude, percent
 from floatwise.planner.reasons import Reason
@@ -33,7 +35,8 @@ _FORMAT_OF = {
     "bf16-master": "bfloat16",
     "fp16-master": "float16",
 }
-_INSTEAD = {"fp8-tensorwise": "bf16-mixed", "fp8-rowwise": "bf16-mixed"}
+#: torchao's names of its float8 recipes (torchao.float8.config, 0.18).
+_TORCHAO = {"fp8-tensorwise": "tensorwise", "fp8-rowwise": "rowwise"}
 
 
 def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
@@ -44,12 +47,8 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
     hardware = _hardware(unit, device)
     if hardware.code != "has_matrix_unit":
         return Verdict(recipe, "refused", (hardware,))
-    if recipe in _INSTEAD:
-        return Verdict(
-            recipe,
-            "refused",
-            (Reason("not_applied", {"recipe": recipe, "instead": _INSTEAD[recipe]}),),
-        )
+    if recipe in _TORCHAO:
+        return _float8(recipe, recording, hardware)
     if recipe == "tf32":
         return Verdict(recipe, "accepted", (hardware, Reason("tf32_only_products")))
     if recipe == "bf16-mixed":
@@ -62,6 +61,20 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
         reasons = tuple(reason for reason in verdict.reasons if reason.code != "stalls")
         return replace(verdict, recipe=recipe, reasons=(Reason("master_copy"), *reasons))
     return replace(verdict, recipe=recipe)
+
+
+def _float8(recipe: str, recording: Recording, hardware: Reason) -> Verdict:
+    share = recorded_float8_share(recording)
+    if not share:
+        return Verdict(recipe, "refused", (Reason("no_float8_layers"),))
+    how = Text(
+        f'torchao\'s convert_to_float8_training with Float8LinearConfig.from_recipe_name("{_TORCHAO[recipe]}"), '
+        "or TransformerEngine, multiply float8 on this unit.",
+        f'用 torchao 的 convert_to_float8_training 和 Float8LinearConfig.from_recipe_name("{_TORCHAO[recipe]}")，'
+        "或 TransformerEngine，可在该单元上以 float8 相乘。",
+    )
+    data = {"share": percent(share), "recipe": recipe, "how": how}
+    return Verdict(recipe, "accepted", (hardware, Reason("float8_elsewhere", data)))
 
 
 def _hardware(unit: str, device: Device) -> Reason:

@@ -39,14 +39,33 @@ class _Run:
     peak_bytes: int | None = None
 
 
-def measure(plan: Plan, script: str, arguments: Sequence[str], steps: int, device: str, progress: Progress) -> Measured:
+def measure(
+    plan: Plan,
+    script: str,
+    arguments: Sequence[str],
+    steps: int,
+    device: str,
+    progress: Progress,
+    other_seeds: Sequence[Sequence[float]] | None = None,
+) -> Measured:
     """Trains `steps` iterations in float32 and under the plan, side by side.
+
+    Args:
+      plan: The plan.
+      script: Path of the script.
+      arguments: Its own arguments.
+      steps: Iterations of each run.
+      device: Name of this machine's device.
+      progress: Told after each iteration.
+      other_seeds: Losses of float32 runs with other seeds, where these were made before; they are run otherwise.
 
     Raises:
       ScriptError: The script failed under the plan.
     """
     plain, planned = _in_turn(plan, script, arguments, steps, progress)
-    seeds = [plain.losses, *(_other_seed(o, script, arguments, steps, progress) for o in _OTHER_SEEDS)]
+    if other_seeds is None:
+        other_seeds = [_other_seed(o, script, arguments, steps, progress) for o in _OTHER_SEEDS]
+    seeds = [plain.losses, *other_seeds]
     ratios = [a / b for a, b in zip(plain.seconds, planned.seconds, strict=True)]
     known = plain.peak_bytes and planned.peak_bytes
     return Measured(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["magnitude", "percent"]
+__all__ = ["gibibytes", "magnitude", "percent"]
 
 
 def magnitude(value: float) -> str:
@@ -21,3 +21,8 @@ def percent(share: float) -> str:
         return "<0.01 %"
     digits = 2 if share < 0.01 else 1 if share < 0.1 else 0
     return f"{100 * share:.{digits}f} %"
+
+
+def gibibytes(count: int) -> str:
+    """Returns bytes in GiB, or in MiB below one."""
+    return f"{count / 2**30:.3g} GiB" if count >= 2**30 else f"{count / 2**20:.3g} MiB"

@@ -41,10 +41,6 @@ _HARDWARE = {
         "{format} is known to fail on {device}: {why}",
         "{format} 在 {device} 上已知会出错：{why}",
     ),
-    "not_applied": Text(
-        "Floatwise's PyTorch runtime does not apply {recipe} yet; {instead} is what it can run today.",
-        "Floatwise 的 PyTorch 运行时目前还不支持 {recipe}；现在可用的是 {instead}。",
-    ),
     "master_split": Text(
         "Weights and gradients in bfloat16 and exact float32 updates: 14 bytes a parameter with Adam, where "
         "bf16-mixed needs 16 and casts; for when memory decides (`floatwise run --recipe bf16-master`).",
@@ -130,6 +126,77 @@ _NUMERICS = {
     "float64_model": Text(
         "The script computes in float64, which autocast leaves alone: convert the model to float32 first.",
         "脚本使用 float64 计算，autocast 不会处理它：请先把模型改为 float32。",
+    ),
+}
+
+_REHEARSED = {
+    "rehearsal_passes": Text(
+        "Rehearsed for {steps} steps with 16-bit products as matrix units make them: loss {planned}, float32's "
+        "{float32}; {skipped} steps skipped.",
+        "按矩阵单元的 16 位乘法预演 {steps} 步：损失 {planned}，float32 为 {float32}；跳过 {skipped} 步。",
+    ),
+    "rehearsal_passes_with_islands": Text(
+        "Rehearsed for {steps} steps, it passes with the modules below in float32: loss {planned}, float32's "
+        "{float32}; {skipped} steps skipped.",
+        "预演 {steps} 步，把下列模块保留为 float32 后通过：损失 {planned}，float32 为 {float32}；跳过 {skipped} 步。",
+    ),
+    "rehearsal_island": Text(
+        "The rehearsal needs it in float32 ({share} of the matrix FLOPs): {evidence}",
+        "预演表明它必须保留 float32（占矩阵运算量的 {share}）：{evidence}",
+    ),
+    "rehearsal_refused": Text("Its rehearsal fails: {evidence}", "预演未通过：{evidence}"),
+    "rehearsal_failed": Text(
+        "Rehearsed here, the script fails under {recipe}: {failure}",
+        "在本机预演时，脚本在 {recipe} 下失败：{failure}",
+    ),
+    "rehearsal_impossible": Text(
+        "The script could not be rehearsed, so it is judged by its recorded values alone: {failure}",
+        "脚本无法预演，因此只依据记录的数值判断：{failure}",
+    ),
+    "rehearsal_advice": Text(
+        "Instead of a float32 island under {recipe}: {advice}",
+        "也可以不在 {recipe} 下保留 float32 模块：{advice}",
+    ),
+    "predicted_not_faster": Text(
+        "Predicted for {device}: {ratio}× the steps per second of float32, at best {high}; not worth it at this size.",
+        "对 {device} 的预测：每秒步数为 float32 的 {ratio} 倍，至多 {high} 倍；在这一规模下不值得使用。",
+    ),
+    "launch_bound": Text(
+        "Predicted for {device}: {recipe} makes {ratio}× the steps per second of float32 (from {low} to {high}). At "
+        "this size, starting the operators takes longer than computing them: larger batches or torch.compile bring "
+        "the gain. Measure it there.",
+        "对 {device} 的预测：{recipe} 的每秒步数为 float32 的 {ratio} 倍（{low} 到 {high}）。在这一规模下，"
+        "启动算子比计算更耗时：增大批次或使用 torch.compile 才能见效。请在该设备上实测。",
+    ),
+    "launch_bound_tf32": Text(
+        "Predicted for {device}: {recipe} makes {ratio}× the steps per second of float32 (from {low} to {high}), tf32 "
+        "{tf32}×. At this size, starting the operators takes longer than computing them, and autocast starts more of "
+        "them: larger batches or torch.compile bring the gain. Measure it there.",
+        "对 {device} 的预测：{recipe} 的每秒步数为 float32 的 {ratio} 倍（{low} 到 {high}），tf32 为 {tf32} 倍。"
+        "在这一规模下，启动算子比计算更耗时，而 autocast 还会增加算子：增大批次或使用 torch.compile 才能见效。"
+        "请在该设备上实测。",
+    ),
+    "fits_with_masters": Text(
+        "Predicted peak memory: {recipe} needs {peak}, which {device} ({memory}) does not have; with 16-bit weights "
+        "and exact float32 updates it is {smaller}.",
+        "预测的峰值内存：{recipe} 需要 {peak}，超过 {device}（{memory}）；以 16 位存储权重、float32 精确更新则为 "
+        "{smaller}。",
+    ),
+    "predicted_out_of_memory": Text(
+        "Predicted peak of tensor memory: {peak}, more than {device} has ({memory}). Activations are {activations}: "
+        "activation checkpointing or smaller batches with accumulation reduce them. Weights and optimizer states are "
+        "{states}: sharding (FSDP2) divides them.",
+        "预测的张量内存峰值为 {peak}，超过 {device} 的 {memory}。其中激活 {activations}：可用激活检查点，"
+        "或减小批次并累积梯度；权重与优化器状态 {states}：可用分片（FSDP2）分摊。",
+    ),
+    "float8_elsewhere": Text(
+        "{share} of the products' FLOPs are in linear layers that float8 takes. Floatwise rehearses {recipe} and does "
+        "not train with it: {how}",
+        "乘法运算量中有 {share} 位于可用 float8 的线性层。Floatwise 只预演 {recipe}，不直接用它训练：{how}",
+    ),
+    "no_float8_layers": Text(
+        "No linear layer has inputs and outputs that are multiples of 16: float8 products need that.",
+        "没有任何线性层的输入和输出维度是 16 的倍数：float8 乘法要求如此。",
     ),
 }
 
@@ -251,4 +318,4 @@ _FINDINGS = {
     ),
 }
 
-REASONS: dict[str, Text] = {**_HARDWARE, **_NUMERICS, **_WORTH, **_FINDINGS}
+REASONS: dict[str, Text] = {**_HARDWARE, **_NUMERICS, **_REHEARSED, **_WORTH, **_FINDINGS}

@@ -93,6 +93,8 @@ class Recording:
       summaries: Values by (site or parameter path, role).
       stalls: Lost updates by parameter.
       versions: Package versions ("torch": "2.13.0").
+      rehearsed: What rehearsals of the script have shown, as JSON; see `floatwise.planner.rehearsed`.
+      measured: What was measured under a plan on the recording machine, as JSON; None when nothing was.
     """
 
     script: str
@@ -109,6 +111,8 @@ class Recording:
     summaries: Mapping[tuple[str, str], TensorSummary]
     stalls: tuple[Stall, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    rehearsed: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] | None = None
 
     def role(self, role: str) -> dict[str, TensorSummary]:
         """Returns the summaries of one role by path."""
@@ -207,6 +211,8 @@ def _check_types(recording: Recording) -> None:
         raise TypeError("a number or a word stands where the other belongs")
     if any(not math.isfinite(s.amax) or s.amax < 0 for s in recording.summaries.values()):
         raise ValueError("the largest magnitude of a tensor is no finite number")
+    if not isinstance(recording.rehearsed, Mapping) or not isinstance(recording.measured, (Mapping, type(None))):
+        raise TypeError("rehearsals and measurements must be tables")
 
 
 def _site_row(row: Mapping[str, Any]) -> dict[str, Any]:

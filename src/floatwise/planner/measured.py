@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decision after the plan was tried on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from pydantic import TypeAdapter
+
+from floatwise.errors import BadFileError
+from floatwise.hardware import Device
+from floatwise.language import Text
+from floatwise.planner.decide import decide_against
+from floatwise.planner.decision import Decision, Finding, Measured, Status
+from floatwise.planner.numbers import magnitude
+from floatwise.planner.predict import WORTHWHILE_MEMORY, WORTHWHILE_SPEED
+from floatwise.planner.reasons import Reason
+from floatwise.planner.targets import Target
+from floatwise.probe.recording import Recording
+
+__all__ = ["with_failure", "with_known_measurement", "with_measured", "with_measurement"]
+
+#: The speed that a saving of memory may cost.
+_TOLERABLE_SPEED = 0.95
+#: Third over first quartile of neighbouring steps' ratios from which a measurement is called noisy; on an idle
+#: machine it is under 1.1.
+_NOISY_SPREAD = 1.5
+
+_MEASURED = TypeAdapter(Measured)
+
+
+def with_measurement(decision: Decision, measured: Measured, recording: Recording, device: Device) -> Decision:
+    """Adds what was measured on this machine, and falls back to float32 where it speaks against the plan."""
+    parity, memory = measured.loss_parity, measured.memory_ratio
+    data = {
+        "speed": f"{measured.speed_ratio:.2f}",
+        "memory": "" if memory is None else Text(f", {memory:.2f}× the memory", f"，内存为 {memory:.2f} 倍"),
+        "steps": len(measured.losses["planned"]),
+    }
+    if parity is not None:
+        planned, low, high = (magnitude(x) for x in (parity.planned, *parity.spread))
+        data.update(planned=planned, float32=magnitude(parity.float32[0]), low=low, high=high)
+    decision = replace(decision, findings=(*_about_measurement(measured), *decision.findings))
+    if parity is not None and not parity.within_spread:
+        return _fallen_back(decision, measured, recording, device, "refused", Reason("loss_outside", data))
+    saves = memory is not None and memory <= WORTHWHILE_MEMORY and measured.speed_ratio >= _TOLERABLE_SPEED
+    if measured.speed_ratio < WORTHWHILE_SPEED and not saves:
+        return _fallen_back(decision, measured, recording, device, "not_worth_it", Reason("measured_not_faster", data))
+    proof = [Reason("measured_faster", data)]
+    if parity is not None:
+        proof.append(Reason("loss_parity", data))
+    return replace(decision, measured=measured, reasons=(*proof, *decision.reasons))
+
+
+def with_measured(recording: Recording, measured: Measured) -> Recording:
+    """Returns the recording with a measurement in place of its own."""
+    return replace(recording, measured=asdict(measured))
+
+
+def with_known_measurement(decision: Decision, recording: Recording, target: Target) -> Decision:
+    """Adds what the recording says was measured, where that was this recipe on this device.
+
+    Raises:
+      BadFileError: That part of the recording is damaged.
+    """
+    if recording.measured is None or not target.here or decision.plan.is_float32:
+        return decision
+    try:
+        measured = _MEASURED.validate_python(recording.measured)
+    except ValueError as error:
+        raise BadFileError(
+            "damaged recording: its measurement cannot be read; record again with `floatwise plan SCRIPT`"
+        ) from error
+    if (measured.recipe, measured.device) != (decision.recipe, target.device.name):
+        return decision
+    return with_measurement(decision, measured, recording, target.device)
+
+
+def with_failure(decision: Decision, failure: str, recording: Recording, device: Device) -> Decision:
+    """Falls back to float32 because the script failed under the plan.
+
+    Args:
+      decision: What was to be tried.
+      failure: `path:line: what happened`.
+      recording: The probed run.
+      device: This machine's row.
+    """
+    reason = Reason("script_failed", {"recipe": decision.recipe, "failure": failure})
+    return decide_against(decision, recording, device, "refused", reason)
+
+
+def _about_measurement(measured: Measured) -> tuple[Finding, ...]:
+    low, high = measured.speed_spread
+    if low <= 0 or high / low < _NOISY_SPREAD:
+        return ()
+    return (Finding("warning", "", Reason("measurement_noisy", {"low": f"{low:.2f}", "high": f"{high:.2f}"})),)
+
+
+def _fallen_back(
+    decision: Decision, measured: Measured, recording: Recording, device: Device, status: Status, reason: Reason
+) -> Decision:
+    fallback = decide_against(decision, recording, device, status, reason)
+    return replace(fallback, measured=measured, findings=(*_about_measurement(measured), *fallback.findings))
