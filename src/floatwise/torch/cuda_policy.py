@@ -102,14 +102,20 @@ def _lower(dtypes: set[torch.dtype]) -> torch.dtype:
     return torch.get_autocast_dtype("cpu")
 
 
+def _missing(names: tuple[str, ...]) -> list[str]:
+    """Returns what of `missing_on_cpu` this torch's CUDA autocast treats: older ones treat less."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [name for name in missing_on_cpu(names) if has(f"aten::{name}", "AutocastCUDA")]
+
+
 def _kernels() -> dict[str, Kernel]:
-    """Returns one kernel for each operator that CPU autocast has no rule for and CUDA autocast has."""
-    kernels = {name: _float32(_overload(name)) for name in missing_on_cpu(FLOAT32)}
-    kernels |= {name: _float32_set_dtype(_overload(name)) for name in missing_on_cpu(FLOAT32_SET_DTYPE)}
-    for name in missing_on_cpu(tuple(FLOAT32_APPEND_DTYPE)):
+    """Returns one kernel for each operator that CPU autocast has no rule for and this torch's CUDA autocast has."""
+    kernels = {name: _float32(_overload(name)) for name in _missing(FLOAT32)}
+    kernels |= {name: _float32_set_dtype(_overload(name)) for name in _missing(FLOAT32_SET_DTYPE)}
+    for name in _missing(tuple(FLOAT32_APPEND_DTYPE)):
         kernels[name] = _float32_append_dtype(_overload(name), _overload(FLOAT32_APPEND_DTYPE[name]))
-    kernels |= {name: _cast_all(_overload(name), _widest) for name in missing_on_cpu(WIDEST)}
-    return kernels | {n: _cast_all(_overload(n), _lower) for n in missing_on_cpu(LOWER) if _is_leaf(n)}
+    kernels |= {name: _cast_all(_overload(name), _widest) for name in _missing(WIDEST)}
+    return kernels | {n: _cast_all(_overload(n), _lower) for n in _missing(LOWER) if _is_leaf(n)}
 
 
 def _is_leaf(name: str) -> bool:
