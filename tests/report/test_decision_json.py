@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.report.samples import MIB, predicted, rehearsal_with_island
 
-from floatwise.planner.decision import Decision, LossParity, LossScaleChoice, RoleRow
+from floatwise.planner.decision import Decision, LossParity, LossScaleChoice, RoleRow, Verdict
 from floatwise.planner.decision_json import decision_to_json, json_value
 from floatwise.planner.reasons import Reason
 
@@ -26,7 +27,8 @@ _KEYS = {
     "reason": "code text data",
     "island": "module reason code",
     "finding": "severity where code text",
-    "verdict": "status reasons islands loss_scale",
+    "verdict": "status reasons islands loss_scale rehearsal predicted",
+    "predicted": "speed memory float32_memory memory_ratio fits",
     "loss_scale": "window_log2 initial largest",
     "evidence": "role format amax worst_module underflow_share overflow_share sqnr_db",
 }
@@ -50,6 +52,20 @@ def test_keys(decide: Decide) -> None:
     assert list(made["verdicts"]) == [verdict.recipe for verdict in decide().verdicts]
     for verdict in made["verdicts"].values():
         _assert_keys(verdict, "verdict")
+
+
+@pytest.mark.usefixtures("language")
+def test_rehearsals_and_predictions_are_in_it(decide: Decide) -> None:
+    verdict = Verdict("fp16-mixed", "chosen", (), rehearsal=rehearsal_with_island(), predicted=predicted())
+    made = decision_to_json(decide(verdicts=(verdict,)))["verdicts"]["fp16-mixed"]
+    _assert_keys(made["predicted"], "predicted")
+    assert made["rehearsal"]["status"] == "accept_with_islands"
+    assert made["rehearsal"]["islands"][0]["module"] == "layers.1"
+    assert (made["predicted"]["speed"]["ratio"], made["predicted"]["speed"]["predicted"]) == (2.5, True)
+    assert made["predicted"]["memory"]["peak_bytes"] == 60 * MIB
+    json.dumps(made, allow_nan=False)
+    bare = decision_to_json(decide(verdicts=(Verdict("fp16-mixed", "chosen", ()),)))["verdicts"]["fp16-mixed"]
+    assert (bare["rehearsal"], bare["predicted"]) == (None, None)
 
 
 @pytest.mark.usefixtures("language")

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.report.samples import predicted, rehearsal
 
 from floatwise.plan import recipe
-from floatwise.planner.decision import Decision, LossParity, Measured
+from floatwise.planner.decision import Decision, LossParity, Measured, Verdict
 from floatwise.report import proof, sentences
 
 Decide = Callable[..., Decision]
@@ -65,6 +66,19 @@ def test_headline_claims_nothing_that_was_not_run(decide: Decide) -> None:
     assert "2.3" not in rehearsed
     failed = sentences.headline(decide(**there, measured=_measured(decide, loss_parity=_OUTSIDE)))
     assert failed == "bf16-mixed for NVIDIA T4: loss differs from float32's when run here"
+
+
+@pytest.mark.usefixtures("english")
+def test_headline_says_what_was_rehearsed_and_predicted(decide: Decide) -> None:
+    verdict = Verdict("bf16-mixed", "chosen", (), rehearsal=rehearsal("bf16-mixed"), predicted=predicted())
+    there = {"here": False, "target_name": "NVIDIA T4", "verdicts": (verdict,)}
+    promised = "predicted: 2.5× the speed, 0.86× the memory"
+    assert sentences.outcome(decide(**there, measured=None)) == f"rehearsal passes; {promised}"
+    assert sentences.outcome(decide(**there)) == f"same loss when run here; {promised}"
+    cpu = replace(verdict, predicted=predicted(speed=None))
+    here = decide(verdicts=(cpu,), measured=None)
+    assert sentences.outcome(here) == "rehearsal passes; predicted: 0.86× the memory"
+    assert sentences.outcome(decide(verdicts=(cpu,))) == "2.3× faster, 0.62× the memory, same loss"
 
 
 @pytest.mark.usefixtures("english")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from tests.report.samples import predicted, rehearsal, rehearsal_with_island
 
 from floatwise.plan import recipe
 from floatwise.planner.decision import Decision, Finding, Island, LossScaleChoice, Verdict
@@ -112,6 +113,29 @@ def test_nothing_run_on_the_target_is_said(decide: Decide, console: Console, pri
     assert "NothingwasrunonNVIDIAT4" in joined or "没有在NVIDIAT4上运行" in joined
     assert "--targetnvidia-h100" in joined
     _assert_fits(printed(), console)
+
+
+def test_rehearsals_and_predictions_are_told(decide: Decide, console: Console, printed: Printed, language: str) -> None:
+    verdicts = (
+        Verdict("bf16-mixed", "chosen", (), rehearsal=rehearsal("bf16-mixed"), predicted=predicted()),
+        Verdict("fp16-mixed", "accepted", (), rehearsal=rehearsal_with_island()),
+    )
+    render_decision(decide(verdicts=verdicts, measured=None, here=False), console, _PLAN, _PAGE)
+    joined = _joined(printed())
+    _assert_fits(printed(), console)
+    words = {
+        "en": ("passes", "islands", "PredictedforNVIDIAH200", "70%off", "atmost10%"),
+        "zh": ("保留孤岛", "对NVIDIAH200的预测", "70%", "不超过10%"),
+    }
+    for expected in (*words[language], "1.75", "±0.2", "1/8", "2.5×", "60.0MiB", "0.86×"):
+        assert expected in joined
+
+
+def test_nothing_is_said_of_rehearsals_that_were_not_made(
+    decide: Decide, console: Console, printed: Printed, language: str
+) -> None:
+    render_decision(decide(), console, _PLAN, _PAGE)
+    assert {"en": "Rehearsed", "zh": "预演"}[language] not in printed()
 
 
 def test_float32_has_nothing_to_prove(decide: Decide, console: Console, printed: Printed) -> None:

@@ -7,6 +7,7 @@ from floatwise.report.explain import device_to_json, format_to_json, render_devi
 from floatwise.report.html import report_html, write_report
 from floatwise.report.info import Info, gather_info, info_to_json, render_info
 from floatwise.report.terminal import render_decision
+from floatwise.report.terminal_comparison import render_comparison
 
 __all__ = [
     "Info",
@@ -14,6 +15,7 @@ __all__ = [
     "format_to_json",
     "gather_info",
     "info_to_json",
+    "render_comparison",
     "render_decision",
     "render_device",
     "render_format",

@@ -14,6 +14,7 @@ __all__ = [
     "bytes_unit",
     "count",
     "factor",
+    "nearest_log2",
     "percent",
     "power_of_two",
     "quantity",
@@ -85,6 +86,11 @@ def power_of_two(value: float) -> str:
         if mantissa == 0.5:
             return f"2^{exponent - 1}"
     return quantity(value)
+
+
+def nearest_log2(value: float) -> int:
+    """Returns the exponent of the power of two next to a loss scale; 0 where there is none."""
+    return round(math.log2(value)) if value > 0 and math.isfinite(value) else 0
 
 
 def seconds(value: float | None) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from floatwise.language import Text
 from floatwise.planner.decision import Decision, LossScaleChoice, Measured, Verdict
 from floatwise.report import numbers
+from floatwise.report.chosen import chosen_verdict
 from floatwise.report.folding import fold_paths
 from floatwise.report.islands import module_name
 from floatwise.report.plain import plain
@@ -19,6 +20,7 @@ __all__ = [
     "role_name",
     "status_word",
     "subtitle",
+    "target",
     "verdict_lines",
     "why_lines",
 ]
@@ -31,6 +33,11 @@ _COMMA = Text(", ", "，")
 
 _STAY = Text("stay in float32", "保持 float32")
 _NOT_MEASURED = Text("not measured", "未实测")
+_REHEARSED = Text("rehearsal passes", "预演通过")
+_PREDICTED = Text("predicted: {gains}", "预测：{gains}")
+_PREDICTED_SPEED = Text("{factor}× the speed", "速度为 {factor} 倍")
+_SEMICOLON = Text("; ", "；")
+_SAME_LOSS_RUN = Text("same loss when run here", "在本机运行损失一致")
 _NOT_RUN_THERE = Text("decided from the recording, not run there", "根据录制数据判定，未在该设备上运行")
 _SAME_LOSS_HERE = Text(
     "same loss when run here, speed there not measured", "在本机运行损失一致，目标设备上的速度未实测"
@@ -76,16 +83,46 @@ def place(decision: Decision) -> str:
     return frame.format(target=plain(decision.target_name))
 
 
+_TARGET_HERE = Text("{target} (this machine)", "{target}（本机）")
+
+
+def target(decision: Decision) -> str:
+    """Returns the name of the device, and whether it is this machine's."""
+    name = plain(decision.target_name)
+    return _TARGET_HERE.format(target=name) if decision.here else name
+
+
 def outcome(decision: Decision) -> str:
     """Returns what the recipe brings, without its name."""
     if decision.plan.is_float32:
         return str(_STAY)
     measured = decision.measured
     if decision.here:
-        return str(_COMMA).join(_gains(measured) if measured else ()) or str(_NOT_MEASURED)
+        return str(_COMMA).join(_gains(measured) if measured else ()) or _expected(decision) or str(_NOT_MEASURED)
     if measured is None or measured.loss_parity is None:
-        return str(_NOT_RUN_THERE)
-    return str(_SAME_LOSS_HERE if measured.loss_parity.within_spread else _OTHER_LOSS_HERE)
+        return _expected(decision) or str(_NOT_RUN_THERE)
+    if not measured.loss_parity.within_spread:
+        return str(_OTHER_LOSS_HERE)
+    predicted = _predicted(decision)
+    return str(_SEMICOLON).join((str(_SAME_LOSS_RUN), predicted)) if predicted else str(_SAME_LOSS_HERE)
+
+
+def _expected(decision: Decision) -> str:
+    """Returns what a rehearsal and predictions promise; empty without them."""
+    verdict = chosen_verdict(decision)
+    rehearsed = [str(_REHEARSED)] if verdict is not None and verdict.rehearsal is not None else []
+    predicted = _predicted(decision)
+    return str(_SEMICOLON).join([*rehearsed, *([predicted] if predicted else [])])
+
+
+def _predicted(decision: Decision) -> str:
+    verdict = chosen_verdict(decision)
+    predicted = verdict.predicted if verdict is not None else None
+    if predicted is None:
+        return ""
+    speed = [_PREDICTED_SPEED.format(factor=numbers.factor(predicted.speed.ratio))] if predicted.speed else []
+    gains = [*speed, _MEMORY.format(factor=numbers.factor(predicted.memory_ratio))]
+    return _PREDICTED.format(gains=str(_COMMA).join(gains))
 
 
 #: Speeds nearer to float32's than this are called the same: a quiet machine's noise is 2 to 3 %.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,13 +13,15 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from floatwise.language import Text
-from floatwise.planner.decision import Island, Measured, RoleRow, Verdict
+from floatwise.planner.decision import Island, Measured, Predicted, Rehearsal, RoleRow, Verdict
 from floatwise.report import numbers, proof, sentences
 from floatwise.report.folding import fold_paths
 from floatwise.report.islands import IslandGroup, island_groups
 from floatwise.report.plain import plain
+from floatwise.report.predictions import prediction_rows
+from floatwise.report.rehearsals import rehearsal_row
 
-__all__ = ["bullets", "evidence", "islands", "marked", "plain_table", "savings", "verdicts"]
+__all__ = ["bullets", "evidence", "islands", "marked", "plain_table", "predicted", "rehearsals", "savings", "verdicts"]
 
 # A terminal shows so many patterns of one reason; the HTML page shows all modules (convention: one screen).
 MOST_PATTERNS = 8
@@ -60,6 +62,31 @@ def savings(measured: Measured, recipe: str) -> Table:
     return table
 
 
+_RECIPE = Text("recipe", "配方")
+_VERDICT = Text("verdict", "结论")
+_FINAL = Text("final loss", "最终损失")
+_SKIPPED = Text("skipped", "跳过")
+_MOOD_STYLE = {"good": "green", "bad": "red"}
+
+
+def rehearsals(found: Mapping[str, Rehearsal]) -> Table:
+    """Returns what the rehearsal of each recipe came to."""
+    headers = (_RECIPE, _VERDICT, _FINAL, "float32", _SKIPPED)
+    table = plain_table(*map(str, headers), right=(2, 3, 4))
+    for row in (rehearsal_row(recipe, rehearsal) for recipe, rehearsal in found.items()):
+        word = Line(row.word, style=_MOOD_STYLE.get(row.mood, ""))
+        table.add_row(row.recipe, word, row.loss, f"{row.float32} {row.allowed}", row.skipped)
+    return table
+
+
+def predicted(prediction: Predicted, recipe: str) -> Table:
+    """Returns predicted speed and memory beside float32's."""
+    table = plain_table("", "float32", recipe, str(_AGAINST), right=(1, 2))
+    for row in prediction_rows(prediction):
+        table.add_row(row.label, row.float32, row.planned, Line(row.ratio, style="bold"))
+    return table
+
+
 _MODULES = Text("{n} modules", "{n} 个模块")
 _MORE = Text("… and {n} more modules, listed in {report}", "……另有 {n} 个模块，见 {report}")
 _EXAMPLE = Text("(said of {module}; the others are in {report})", "（针对 {module}；其余见 {report}）")
@@ -90,8 +117,6 @@ def _island_group(group: IslandGroup, report: str) -> Group:
     return Group(*lines)
 
 
-_RECIPE = Text("recipe", "配方")
-_VERDICT = Text("verdict", "结论")
 _WHY = Text("why", "理由")
 
 
