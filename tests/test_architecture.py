@@ -217,7 +217,7 @@ def exports(module: str) -> bool:
 def text_files() -> list[Path]:
     folders = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
     found = [*ROOT.glob("*"), *ROOT.glob(".*.yaml"), *(p for f in folders for p in (ROOT / f).rglob("*"))]
-    kinds = {".py", ".md", ".toml", ".txt", ".json", ".j2", ".css", ".svg", ".yaml", ""}
+    kinds = {".py", ".md", ".toml", ".txt", ".json", ".j2", ".css", ".js", ".svg", ".yaml", ""}
     return [path for path in found if path.is_file() and path.suffix in kinds]
 
 

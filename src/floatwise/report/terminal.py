@@ -21,7 +21,7 @@ from floatwise.report.plain import plain
 from floatwise.report.predictions import prediction_notes
 from floatwise.report.rehearsals import rehearsal_note, rehearsals
 
-__all__ = ["WIDEST", "next_steps", "print_section", "render_decision"]
+__all__ = ["WIDEST", "finding_line", "next_steps", "print_section", "render_decision"]
 
 # Longer lines are hard to read back from (convention: 100 to 120 characters).
 WIDEST = 110
@@ -97,7 +97,7 @@ def _sections(decision: Decision, report_path: Path) -> Iterator[tuple[Text | st
     if decision.loss_scale is not None:
         yield _SCALE, Line(sentences.loss_scale_sentence(decision.loss_scale))
     if decision.findings:
-        yield _FINDINGS, Group(*(_finding(finding) for finding in decision.findings))
+        yield _FINDINGS, Group(*(finding_line(finding) for finding in decision.findings))
     if decision.verdicts:
         yield _VERDICTS, terminal_tables.verdicts(decision.verdicts)
     if decision.evidence:
@@ -124,7 +124,8 @@ def _parity(decision: Decision, parity: LossParity | None) -> Line:
     return Line(proof.parity_sentences(parity, proof.planned_name(decision)), style=style)
 
 
-def _finding(finding: Finding) -> RenderableType:
+def finding_line(finding: Finding) -> RenderableType:
+    """Returns a finding with its mark, and where it is."""
     mark, style = ("!", "bold yellow") if finding.severity == "warning" else ("·", "dim")
     said = Line(plain(finding.reason))
     body = Group(Line(plain(finding.where), style="cyan"), said) if finding.where else said

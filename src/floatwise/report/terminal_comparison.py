@@ -19,7 +19,7 @@ from floatwise.report import comparison, numbers, sentences, terminal_tables
 from floatwise.report.comparison import TargetRow
 from floatwise.report.plain import plain
 from floatwise.report.predictions import Quoted, prediction_notes
-from floatwise.report.terminal import WIDEST, next_steps, print_section
+from floatwise.report.terminal import WIDEST, finding_line, next_steps, print_section
 
 __all__ = ["render_comparison"]
 
@@ -102,4 +102,6 @@ def _fits(row: TargetRow) -> list[Line]:
 def _reasons(decision: Decision) -> RenderableType:
     why = sentences.why_lines(decision)[:_MOST_REASONS]
     named = Line(f"{sentences.target(decision)} · {plain(decision.recipe)}", style="bold")
-    return Padding(Group(named, terminal_tables.bullets(why)), (0, 0, 1, 0))
+    about_device = (f for f in decision.findings if f.severity == "warning" and not f.where)
+    warnings = [finding_line(finding) for finding in about_device]
+    return Padding(Group(named, terminal_tables.bullets(why), *warnings), (0, 0, 1, 0))
