@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatwise.errors import BadInputError
 from floatwise.plan import recipe
@@ -193,22 +195,31 @@ def test_what_cannot_be_predicted_is_said(model: nn.Module, message: str) -> Non
         _predict(model)
 
 
+class _OwnMode(TorchDispatchMode):
+    """What a script may open around a step, as `torch.utils.flop_counter.FlopCounterMode`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("own_mode", [False, True])
 @pytest.mark.parametrize("zero_grad", ["first", "between", "kept"])
-def test_a_script_that_knows_nothing_gives_the_same_record(zero_grad: str) -> None:
+def test_a_script_that_knows_nothing_gives_the_same_record(zero_grad: str, own_mode: bool) -> None:
     model = _Net()
     optimizer = optim.Adam(model.parameters())
     steps = ScriptStep(recipe("fp32"))
     clock = IterationClock(lambda index, loss: steps.iteration_ended(index))
-    with Tap([steps, clock]):
+    with Tap([steps, clock]), steps.mode:
         for _ in range(3):
-            x = torch.randn(512, 256)
-            if zero_grad == "first":
-                optimizer.zero_grad()
-            loss = model(x)
-            if zero_grad != "first":
-                optimizer.zero_grad(set_to_none=zero_grad == "between")
-            loss.backward()
-            optimizer.step()
+            with _OwnMode() if own_mode else nullcontext():  # type: ignore[no-untyped-call]
+                x = torch.randn(512, 256)
+                if zero_grad == "first":
+                    optimizer.zero_grad()
+                loss = model(x)
+                if zero_grad != "first":
+                    optimizer.zero_grad(set_to_none=zero_grad == "between")
+                loss.backward()
+                optimizer.step()
     assert steps.record is not None
     expected = {"first": "dropped", "between": "in_forward", "kept": "kept"}[zero_grad]
     assert steps.record.memory.old_gradients == expected

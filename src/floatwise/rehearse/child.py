@@ -68,6 +68,8 @@ class RehearsalChild(ScriptChild):
         if self.job.options.get("permuted") is not None:
             stack.enter_context(PermutedReductions(int(self.job.options["permuted"])))
         stack.enter_context(self.recorder.watch)
+        if self.step is not None:
+            stack.enter_context(self.step.mode)
         return treatment
 
     def iteration_ended(self, index: int, loss: float) -> None:

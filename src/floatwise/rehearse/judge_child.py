@@ -12,6 +12,7 @@ from floatwise.rehearse.script_runs import ScriptRehearsals
 from floatwise.rehearse.step_record import StepRecord
 from floatwise.tap.channel import Channel
 from floatwise.tap.job import Job
+from floatwise.tap.orphan import leave_with_parent
 
 __all__ = ["judge_plans"]
 
@@ -59,6 +60,7 @@ def _json(record: StepRecord | None) -> dict[str, Any] | None:
 
 def main() -> None:
     """Entry: reads the job file named on the command line."""
+    leave_with_parent()
     channel = Channel()
     channel.send("started")
     try:

@@ -58,9 +58,14 @@ class MemoryRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs an operator and notes the storages that it made."""
-        if func.namespace == "prim":  # a question, such as where a fake tensor is
-            return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
+        self.seen(func, args, kwargs or {}, result)
+        return result
+
+    def seen(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Notes the storages that an operator made."""
+        if func.namespace == "prim":  # a question, such as where a fake tensor is
+            return
         is_cast = func is _CAST and any(_key(s) in self._weights for s in _storages(args[0]))
         taken = _workspace_bytes(func, args)
         for leaf in tree_leaves(result):
@@ -70,7 +75,6 @@ class MemoryRecorder(TorchDispatchMode):
         if taken:  # alive together with the results
             block = _Block(taken, "activation")
             self._events += [(self.phase, block, taken), (self.phase, block, -taken)]
-        return result
 
     def note_gradients(self) -> None:
         """Tells gradients from the rest; call it when the backward pass has ended and before they are dropped."""

@@ -7,13 +7,13 @@ its memory and its speed for any device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import override
 
 from floatwise.plan import Plan
@@ -31,10 +31,30 @@ from floatwise.torch.masters import stored_of
 __all__ = ["ScriptStep"]
 
 
+class _Listeners(TorchDispatchMode):
+    """Tells those who listen what ran.
+
+    It is open for as long as the script runs: one that opened between two iterations would be closed in place of a mode
+    that the script itself opens around them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.listeners: tuple[MemoryRecorder | OperatorRecorder, ...] = ()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for listener in self.listeners:
+            listener.seen(func, args, kwargs or {}, result)
+        return result
+
+
 class ScriptStep(Observer):
     """Records one iteration; it comes after the plan among the tap's observers.
 
-    Its owner calls `iteration_ended` after every iteration, and `close` when the script may go on without it.
+    Its owner keeps `mode` open while the script runs, and calls `iteration_ended` after every iteration.
 
     Args:
       plan: The plan in force.
@@ -42,6 +62,7 @@ class ScriptStep(Observer):
 
     Attributes:
       record: The record; None until that iteration has ended, and for a script that computes without modules.
+      mode: The dispatch mode to keep open while the script runs.
     """
 
     def __init__(self, plan: Plan, at: int = 1) -> None:
@@ -49,7 +70,7 @@ class ScriptStep(Observer):
         self._plan, self._at = plan, at
         self._models: list[nn.Module] = []
         self._optimizers: list[Optimizer] = []
-        self._open = ExitStack()
+        self.mode = _Listeners()
         self._memory: MemoryRecorder | None = None
         self._operators = OperatorRecorder()
         self._old_gradients: OldGradients = "dropped"
@@ -95,16 +116,11 @@ class ScriptStep(Observer):
         if index == self._at - 1 and self._models:
             model = nn.ModuleList(self._models)
             self._memory = MemoryRecorder(model.parameters(), [*model.buffers(), *self._states()])
-            self._open.enter_context(self._memory)
-            self._open.enter_context(self._operators)
+            self.mode.listeners = (self._memory, self._operators)
         elif index == self._at and self._memory is not None:
-            self.close()
+            self.mode.listeners = ()
             self.record = self._made(self._memory)
             self._memory = None
-
-    def close(self) -> None:
-        """Records no more."""
-        self._open.close()
 
     def _made(self, memory: MemoryRecorder) -> StepRecord:
         model = nn.ModuleList(self._models)

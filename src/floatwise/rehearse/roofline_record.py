@@ -44,12 +44,15 @@ class OperatorRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Runs an operator and notes it."""
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = func(*args, **(kwargs or {}))
+        self.seen(func, args, kwargs or {}, result)
+        return result
+
+    def seen(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Notes an operator that ran."""
         name = func._schema.name.removeprefix("aten::")
         if func.namespace == "aten" and not func.is_view and name not in _FREE:
             self._note(func, name, args, kwargs, result)
-        return result
 
     def _note(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         operands = [t for t in tree_leaves((args, dict(kwargs))) if isinstance(t, Tensor)]

@@ -18,6 +18,7 @@ from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.frameworks import recognise_trainers
 from floatwise.tap.job import Job
 from floatwise.tap.launcher import expects_launcher, restart_as_one_process, started_as_one_process
+from floatwise.tap.orphan import leave_with_parent
 from floatwise.tap.paths import ModulePaths
 from floatwise.tap.scratch import keep_checkpoints_aside
 from floatwise.tap.spawned import Spawned, follow_spawned_processes
@@ -153,5 +154,6 @@ class ScriptChild(ABC):
 
 def main(child: type[ScriptChild]) -> None:
     """Entry of a child module: reads the job file named on the command line."""
+    leave_with_parent()
     torch.set_num_threads(torch.get_num_threads())  # fixes the number before the script forks workers
     child(Job.load(sys.argv[1])).main()
