@@ -50,6 +50,7 @@ FRAMEWORK_FREE = frozenset(
         "floatwise.rehearse.evidence",
         "floatwise.rehearse.float8_scaling",
         "floatwise.rehearse.float8_texts",
+        "floatwise.rehearse.loss_spread",
         "floatwise.rehearse.memory_curve",
         "floatwise.rehearse.memory_prediction",
         "floatwise.rehearse.memory_states",

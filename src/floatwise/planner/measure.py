@@ -18,6 +18,7 @@ from floatwise.errors import ScriptError
 from floatwise.plan import Plan, dumps_plan, recipe
 from floatwise.planner.decision import LossParity, Measured
 from floatwise.planner.record import Progress
+from floatwise.rehearse.loss_spread import final_loss, loss_tolerance
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 
@@ -25,11 +26,6 @@ __all__ = ["measure"]
 
 #: Float32 seeds beside the script's own.
 _OTHER_SEEDS = (1, 2)
-#: Last iterations whose mean is the final loss: one batch's loss alone is mostly the batch.
-_FINAL_ITERATIONS = 5
-#: The spread when other seeds change nothing (the script's data and weights do not depend on them), as a share of
-#: the loss: convention, the size of float32's own run-to-run noise on GPUs.
-_LEAST_SPREAD = 0.005
 
 
 @dataclass
@@ -90,11 +86,11 @@ def loss_parity(planned: Sequence[float], float32: Sequence[Sequence[float]]) ->
       planned: Losses of the planned run.
       float32: Losses of the float32 runs; the first has the planned run's seed.
     """
-    finals = [_final(losses) for losses in float32]
-    mine = _final(planned)
+    finals = [final_loss(losses) for losses in float32]
+    mine = final_loss(planned)
     if any(math.isnan(loss) for loss in finals):
         return None
-    own = max(max(finals) - min(finals), _LEAST_SPREAD * abs(finals[0]))
+    own = loss_tolerance(float32)
     spread = (finals[0] - own, finals[0] + own)
     return LossParity(spread[0] <= mine <= spread[1], mine, tuple(finals), spread)
 
@@ -160,11 +156,6 @@ def _other_seed(offset: int, script: str, arguments: Sequence[str], steps: int, 
                 losses.append(float(message["loss"]))
                 progress(f"seed {offset}", message["index"] + 1, steps)
     return losses
-
-
-def _final(losses: Sequence[float]) -> float:
-    last = losses[-_FINAL_ITERATIONS:]
-    return sum(last) / len(last) if last else math.nan
 
 
 def _quartiles(ratios: Sequence[float]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ Every limit comes from float32 itself:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from floatwise.rehearse.comparison_rows import GradientRow, LossRow
 from floatwise.rehearse.float8_remarks import float8_remarks
 from floatwise.rehearse.float8_scaling import get_float8_scaling
 from floatwise.rehearse.float8_script import without_float8
+from floatwise.rehearse.loss_spread import LEAST_SPREAD, final_loss, loss_tolerance
 from floatwise.rehearse.modules import module_rows
 from floatwise.rehearse.problems import (
     gradient_problems,
@@ -42,7 +43,7 @@ from floatwise.rehearse.problems import (
 from floatwise.rehearse.sqnr import cosine, sqnr_db
 from floatwise.rehearse.trial import Trial
 
-__all__ = ["compare", "final_loss"]
+__all__ = ["compare"]
 
 #: Ten times the amplitude: another order of summation shows the rounding of products only, and of nothing between.
 ROUNDING_MARGIN_DB = 20.0
@@ -55,9 +56,6 @@ HARMLESS_FLOAT8_DB = 6.0
 #: Root mean square of a gradient, over that of all gradients, under which 16 bits need not know what float32 knows:
 #: nearly cancelled gradients, whose noise does not change the direction of a step.
 LEAST_SIZE = 1e-3
-#: Last steps whose mean is the final loss, and the least spread as a share of it: as in the planner's measurement.
-FINAL_STEPS = 5
-LEAST_SPREAD = 0.005
 
 
 def compare(baseline: Baseline, trial: Trial) -> Comparison:
@@ -70,7 +68,7 @@ def compare(baseline: Baseline, trial: Trial) -> Comparison:
     problems = [
         *range_problems(trial),
         *gradient_problems(rows),
-        *loss_problems(finals, tolerance, baseline.spread_source, trial),
+        *loss_problems(finals, _distance(baseline, trial, finals[1]), tolerance, baseline.spread_source, trial),
         *update_problems(rows, trial),
     ]
     return Comparison(
@@ -88,12 +86,6 @@ def compare(baseline: Baseline, trial: Trial) -> Comparison:
         settling_skips=trial.settling_skips,
         skipped_steps=trial.trained.skipped_steps if trial.trained is not None else 0,
     )
-
-
-def final_loss(losses: Sequence[float]) -> float:
-    """Returns the mean of the last steps' losses; NaN when there are none."""
-    last = losses[-FINAL_STEPS:]
-    return sum(last) / len(last) if last else math.nan
 
 
 def _lowest_formats(trial: Trial) -> tuple[str, str]:
@@ -133,6 +125,7 @@ def _gradient_rows(baseline: Baseline, trial: Trial) -> tuple[GradientRow, ...]:
                 float32_zero_share=true.zero_share[name],
                 stalled_share=stalls[0].get(name, 0.0),
                 float32_stalled_share=stalls[1].get(name, 0.0),
+                narrow_range=trial.plan.compute_dtype == "float16",
             )
         )
     return tuple(rows)
@@ -178,10 +171,20 @@ def _together_db(true: Any, seen: Any) -> float | None:
 
 
 def _tolerance(baseline: Baseline, trial: Trial) -> float:
-    finals = [final_loss(baseline.losses), *(final_loss(losses) for losses in baseline.other_losses)]
+    runs = [baseline.losses, *baseline.other_losses]
+    if baseline.spread_source == "seeds":
+        return loss_tolerance(runs)
+    finals = [final_loss(losses) for losses in runs]
     own = max(finals) - min(finals) if all(map(math.isfinite, finals)) else 0.0
-    if baseline.spread_source == "permuted_reductions":
-        # A training that amplifies its own rounding explains any loss by it, but none may lose what training gained.
-        gained = max(baseline.losses) - min(baseline.losses)
-        own = min(own * _rounding_ratio(_lowest_formats(trial)[0]), gained)
+    # A training that amplifies its own rounding explains any loss by it, but none may lose what training gained.
+    gained = max(baseline.losses) - min(baseline.losses)
+    own = min(own * _rounding_ratio(_lowest_formats(trial)[0]), gained)
     return max(own, LEAST_SPREAD * abs(finals[0]))
+
+
+def _distance(baseline: Baseline, trial: Trial, planned: float) -> float:
+    """Returns how far a final loss is from float32's, now or before as many steps as were skipped."""
+    skipped = trial.trained.skipped_steps if trial.trained is not None else 0
+    before = baseline.losses[: len(baseline.losses) - skipped] or baseline.losses[:1]
+    low, high = sorted((final_loss(baseline.losses), final_loss(before)))
+    return max(low - planned, planned - high, 0.0)

@@ -28,6 +28,8 @@ class GradientRow:
       float32_zero_share: Share of zeros in float32.
       stalled_share: Share of the updates in all steps that changed nothing.
       float32_stalled_share: The same in float32.
+      narrow_range: Whether the plan has a format with a narrower range than float32's, in which small values vanish.
+        In others zeros come from elsewhere, as from a hinge that rounding switches off.
     """
 
     parameter: str
@@ -39,6 +41,7 @@ class GradientRow:
     float32_zero_share: float
     stalled_share: float
     float32_stalled_share: float
+    narrow_range: bool = True
 
     @property
     def is_wrong(self) -> bool:
@@ -48,7 +51,7 @@ class GradientRow:
     @property
     def has_vanished(self) -> bool:
         """Whether too much of it is zero that is not in float32."""
-        return self.zero_share - self.float32_zero_share > LARGEST_ZERO_SHARE
+        return self.zero_share - self.float32_zero_share > LARGEST_ZERO_SHARE and (self.narrow_range or self.is_wrong)
 
     @property
     def stalls(self) -> bool:

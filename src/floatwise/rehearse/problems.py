@@ -57,9 +57,11 @@ def gradient_problems(rows: Sequence[GradientRow]) -> list[Evidence]:
     return problems
 
 
-def loss_problems(finals: tuple[float, float], tolerance: float, source: str, trial: Trial) -> list[Evidence]:
+def loss_problems(
+    finals: tuple[float, float], distance: float, tolerance: float, source: str, trial: Trial
+) -> list[Evidence]:
     """Returns that the final losses, float32's and the plan's, are too far apart; nothing where they are not."""
-    if trial.trained is None or not math.isfinite(finals[1]) or abs(finals[1] - finals[0]) <= tolerance:
+    if trial.trained is None or not math.isfinite(finals[1]) or distance <= tolerance:
         return []
     data = {
         "planned": f"{finals[1]:.4g}",

@@ -14,10 +14,7 @@ from floatwise.probe.recording import Recording
 from floatwise.rehearse.comparison import Comparison
 from floatwise.report.plain import plain
 
-__all__ = ["FINAL_STEPS", "Curve", "LossCurves", "loss_curves"]
-
-#: Steps whose mean is the final loss, as `floatwise.planner.measure` and `floatwise.rehearse.compare` take it.
-FINAL_STEPS = 5
+__all__ = ["Curve", "LossCurves", "loss_curves"]
 
 Kind = Literal["measured", "rehearsed", "without_islands"]
 

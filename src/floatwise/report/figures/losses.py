@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from floatwise.language import Text
+from floatwise.rehearse.loss_spread import FINAL_STEPS
 from floatwise.report.figures import style
 from floatwise.report.figures.text import label
-from floatwise.report.losses import FINAL_STEPS, Curve, LossCurves
+from floatwise.report.losses import Curve, LossCurves
 
 __all__ = ["DASHES", "losses_figure"]
 
