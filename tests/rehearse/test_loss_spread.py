@@ -15,7 +15,7 @@ from floatwise.rehearse.loss_spread import final_loss, loss_tolerance
         ([[1.0] * 9], 0.005),  # one run alone: the convention
         ([[1.0] * 9, [1.0] * 9], 0.005),
         ([[1.0] * 5, [1.2] * 5, [0.9] * 5], 0.3),  # the range of the finals
-        # The finals agree by chance; the steps say how noisy they are: three standard deviations of a difference of means.
+        # The finals agree by chance; the steps say how noisy they are: three deviations of a difference of means.
         ([[1.1, 0.9, 1.1, 0.9, 1.0], [0.9, 1.1, 0.9, 1.1, 1.0]], pytest.approx(3 * math.sqrt(2 * 0.016 / 5))),
         ([[1.0] * 5, [math.inf] * 5], 0.005),
         ([[math.nan] * 5], pytest.approx(math.nan, nan_ok=True)),
