@@ -127,3 +127,11 @@ def test_without_pytorch_it_says_what_to_install(floatwise: Call, monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for command in (("plan", PLAIN), ("run", PLAIN, "--recipe", "fp32")):
         refused(floatwise(*command), "this needs PyTorch", "pip install 'floatwise[torch]'")
+
+
+def test_a_recording_of_another_script(floatwise: Call, recording: Path) -> None:
+    refused(
+        floatwise("plan", SCRIPTS / "accumulation.py", "--recording", recording),
+        "recorded from plain_loop.py, got",
+        "leave out --recording",
+    )

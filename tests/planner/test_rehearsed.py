@@ -225,3 +225,14 @@ def test_a_decision_with_rehearsals_is_plain_json() -> None:
 def test_float8_is_refused_where_no_linear_layer_takes_it() -> None:
     refused = verdict(decided("h100", sites=(site("odd", n=103),)), "fp8-tensorwise")
     assert (refused.status, refused.reasons[0].code) == ("refused", "no_float8_layers")
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [{"code": "nope", "data": {}}, {"code": "loses_precision", "data": {}}, {"code": "first_nonfinite", "data": []}],
+)
+def test_evidence_that_is_none_is_a_damaged_recording(evidence: dict[str, Any]) -> None:
+    values = make_rehearsed(make_rehearsal("bf16-mixed")).to_json()
+    values["rehearsals"]["bf16-mixed"]["verdict"]["comparison"]["remarks"].append(evidence)
+    with pytest.raises(BadFileError, match="rehearsals cannot be read"):
+        read_rehearsed(make_recording(rehearsed=json.loads(json.dumps(values))))

@@ -92,3 +92,58 @@ def test_judges_an_unmodified_script(tmp_path: Path) -> None:
         told = [message for message in child.messages() if message["event"] == "verdict"]
     assert [message["verdict"]["status"] for message in told] == ["accept_with_islands", "accept"]
     assert [entry.module for entry in loads_plan(told[0]["plan"]).modules] == ["blocks.1.ffn.wo"]
+
+
+ENDS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(8):
+    optimizer.zero_grad()
+    (model(torch.randn(8, 64)) * 0.0).sum().backward()  # a micro-batch that is masked altogether
+    scale = 1e6 if step > 2 else 1.0
+    output = model(torch.randn(8, 64) * scale)
+    if not output.isfinite().all():
+        raise SystemExit("not finite: stopping")
+    (output / scale).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_stops_at_a_bad_value_is_not_taken_for_one_that_trained(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ENDS, encoding="utf-8")
+    job = Job(str(script), (), 6, options={"plans": [dumps_plan(recipe("fp16-mixed"))]})
+    with Child("floatwise.rehearse.judge_child", job, "rehearsing") as child:
+        (told,) = [message for message in child.messages() if message["event"] == "verdict"]
+    verdict = told["verdict"]
+    assert verdict["without_islands"]["problems"][0]["code"] == "ended_early"
+    assert verdict["without_islands"]["problems"][0]["data"] == {"steps": 3, "float32_steps": 6}
+    assert verdict["without_islands"]["gradients"], "those of the second backward pass: the first has none"
+
+
+FORKS = """
+import os, sys, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(8):
+    if step == 2 and os.fork() == 0:
+        sys.exit(0)
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_the_script_forks_does_not_end_the_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FORKS, encoding="utf-8")
+    output = tmp_path / "trial"
+    options = {"plan": dumps_plan(recipe("fp32")), "known": [], "permuted": None}
+    job = Job(str(script), (), 6, output=str(output), options=options)
+    with Child("floatwise.rehearse.child", job, "rehearsing") as child:
+        steps = [message["index"] for message in child.messages() if message["event"] == "step"]
+    assert steps == list(range(6))

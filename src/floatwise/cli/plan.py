@@ -82,6 +82,7 @@ def plan(
     with StepProgress() as progress:
         if recording is not None:
             values = load_recording(recording)
+            _check_script(script, values, recording)
         else:
             need_torch()
             assert script is not None  # _check
@@ -136,6 +137,14 @@ def _check(script: str | None, recording: Path | None) -> None:
     if script is not None and not Path(script).is_file():
         what = "a folder" if Path(script).is_dir() else "no such file"
         raise ScriptError(f"{script}: {what}; give the path of a Python training script")
+
+
+def _check_script(script: str | None, values: Recording, recording: Path) -> None:
+    if script is not None and Path(script).name != Path(values.script).name:
+        raise BadInputError(
+            f"{recording}: recorded from {values.script}, got {script}; leave out --recording to record that, "
+            "or the script to decide from the recording alone"
+        )
 
 
 def _hand_over(decisions: Sequence[Decision], values: Recording, files: PlanFiles, as_json: bool) -> None:

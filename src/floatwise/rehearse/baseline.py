@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torch import Tensor
 
 from floatwise.formats import get_format
 from floatwise.plan import recipe
+from floatwise.rehearse.comparison import SpreadSource
 from floatwise.rehearse.first_look import FirstLook, look
 from floatwise.rehearse.nonfinite import OperatorSite
 from floatwise.rehearse.permuted import PermutedReductions
@@ -19,9 +19,7 @@ from floatwise.rehearse.sqnr import sqnr_db
 from floatwise.rehearse.training import MakeTraining
 from floatwise.rehearse.trial import Trial, rehearse, train
 
-__all__ = ["OTHER_RUNS", "Baseline", "SpreadSource", "baseline_of", "measure_baseline"]
-
-SpreadSource = Literal["seeds", "permuted_reductions"]
+__all__ = ["OTHER_RUNS", "Baseline", "baseline_of", "measure_baseline"]
 
 #: Further float32 runs; with the first one they make three, as in the planner's measurement.
 OTHER_RUNS = (1, 2)

@@ -34,6 +34,7 @@ from floatwise.rehearse.float8_script import without_float8
 from floatwise.rehearse.loss_spread import LEAST_SPREAD, final_loss, loss_tolerance
 from floatwise.rehearse.modules import module_rows
 from floatwise.rehearse.problems import (
+    ended_early,
     gradient_problems,
     loss_problems,
     range_problems,
@@ -71,6 +72,8 @@ def compare(baseline: Baseline, trial: Trial) -> Comparison:
         *loss_problems(finals, _distance(baseline, trial, finals[1]), tolerance, baseline.spread_source, trial),
         *update_problems(rows, trial),
     ]
+    if not problems:
+        problems = ended_early(trial, len(baseline.losses))
     return Comparison(
         recipe=trial.plan.recipe,
         problems=tuple(problems),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -14,7 +14,9 @@ from floatwise.rehearse.comparison_rows import GradientRow, LossRow, ModuleRow
 from floatwise.rehearse.evidence import Evidence
 from floatwise.rehearse.nonfinite import NonFinite
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "SpreadSource"]
+
+SpreadSource = Literal["seeds", "permuted_reductions"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Comparison:
     losses: tuple[LossRow, ...]
     final_losses: tuple[float, float]
     tolerance: float
-    spread_source: str
+    spread_source: SpreadSource
     gradients: tuple[GradientRow, ...]
     modules: tuple[ModuleRow, ...]
     first_nonfinite: NonFinite | None

@@ -21,6 +21,12 @@ class Evidence:
     code: str
     data: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        try:
+            str(self)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:  # read from a file of unknown origin
+            raise ValueError(f"got evidence {self.code!r} with data that do not fill its sentence") from error
+
     def __str__(self) -> str:
         data = dict(self.data)
         if "phase" in data:
@@ -53,6 +59,10 @@ _PHASES = {
 }
 
 _PROBLEMS = {
+    "ended_early": Text(
+        "The script ended itself after {steps} steps, where float32 goes on to {float32_steps}.",
+        "脚本在 {steps} 步后自行结束，而 float32 会继续到 {float32_steps} 步。",
+    ),
     "loss_not_finite": Text(
         "The loss is {loss} at step {step}, where float32's is finite.",
         "第 {step} 步的损失为 {loss}，而 float32 下是有限值。",

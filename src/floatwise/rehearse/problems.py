@@ -29,6 +29,13 @@ def range_problems(trial: Trial) -> list[Evidence]:
     return []
 
 
+def ended_early(trial: Trial, float32_steps: int) -> list[Evidence]:
+    """Returns that the script ended itself, as scripts do that see a bad loss; nothing when it went on to the end."""
+    if trial.trained is None or len(trial.trained.losses) >= float32_steps:
+        return []
+    return [Evidence("ended_early", {"steps": len(trial.trained.losses), "float32_steps": float32_steps})]
+
+
 def gradient_problems(rows: Sequence[GradientRow]) -> list[Evidence]:
     """Returns what is wrong with the gradients of the first batch."""
     problems = []

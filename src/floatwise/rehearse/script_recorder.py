@@ -77,7 +77,7 @@ class ScriptRecorder(Observer):
         self._losses: list[float] = []
         self._gradients: list[dict[str, Tensor]] = []
         self._zero_share: dict[str, float] = {}
-        self._passes = 0  # backward passes in this iteration
+        self._sampled = False  # in this iteration
         self._finite = True
         self._skipped_before = 0
         self._start: FirstLook | None = None
@@ -93,12 +93,14 @@ class ScriptRecorder(Observer):
     @override
     @_unseen
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
-        self._passes += 1
         self._finite &= all_finite([root.detach() for root in roots])
         grads = gradients_of(self._parameters)
         self._finite &= all_finite(list(grads.values()))
-        if self._passes == 1 and len(self._gradients) < COMPARED_STEPS:
-            self._gradients.append({name: gradient_sample(grad) for name, grad in grads.items()})
+        # The first pass that has gradients: a micro-batch may be masked altogether.
+        if not self._sampled and any(bool(grad.any()) for grad in grads.values()):
+            self._sampled = True
+            if len(self._gradients) < COMPARED_STEPS:
+                self._gradients.append({name: gradient_sample(grad) for name, grad in grads.items()})
             if not self._zero_share:
                 self._zero_share = {n: 1.0 - float(g.count_nonzero()) / max(g.numel(), 1) for n, g in grads.items()}
 
@@ -125,7 +127,9 @@ class ScriptRecorder(Observer):
             self.trace.samples = False
         elif self._first is None and found is not None and found.phase != "backward":
             self._first = found
-        self._passes, self._finite = 0, True
+        if not self._sampled and len(self._gradients) < COMPARED_STEPS:
+            self._gradients.append({})
+        self._sampled, self._finite = False, True
         self.watch.begin_step(index + 1)
 
     def trial(self) -> Trial | None:
@@ -139,9 +143,15 @@ class ScriptRecorder(Observer):
             skipped_steps=min(self._skipped_steps, len(self._losses)),  # one iteration may have several optimizers
             last_scale=scaler.get_scale() if scaler is not None else 1.0,
             stalled_share=self._stalls.shares,
-            first_nonfinite=self._first,
+            first_nonfinite=self._first or self._unfinished,
         )
         return Trial(self._plan, self._start, trained if math.isfinite(self._start.loss) else None)
+
+    @property
+    def _unfinished(self) -> NonFinite | None:
+        """What an iteration found that the script did not finish."""
+        found = self.watch.first(False)
+        return found if found is not None and found.phase == "forward" else None
 
     @property
     def _skipped_steps(self) -> int:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from floatwise.plan import Plan, dumps_plan, recipe
-from floatwise.rehearse.baseline import OTHER_RUNS, Baseline, SpreadSource, baseline_of
+from floatwise.rehearse.baseline import OTHER_RUNS, Baseline, baseline_of
+from floatwise.rehearse.comparison import SpreadSource
 from floatwise.rehearse.islands import search
 from floatwise.rehearse.nonfinite import OperatorSite
 from floatwise.rehearse.step_record import StepRecord

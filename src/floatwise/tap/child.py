@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from abc import ABC, abstractmethod
 from typing import Any
@@ -102,15 +103,20 @@ class ScriptChild(ABC):
         follow_spawned_processes(tap, self)
         if started_as_one_process():
             tap.report(Found("found_launcher", "", "torchrun"))
+        own = os.getpid()
         try:
             run_script(self.job.script, self.job.arguments)
         except BaseException as error:
+            if os.getpid() != own:
+                raise  # a process that the script forked ends on its own terms
             if expects_launcher(error) and not self.clock.iterations:
                 restart_as_one_process()
             if not self._ended_after_training(error):
                 message, traceback = explain_failure(self.job.script, error)
                 self.channel.send("failed", message=message, traceback=traceback)
                 stop_process()
+        if os.getpid() != own:
+            sys.exit(0)
         tap.steps.notice_update_by_hand()
         self.done()
 

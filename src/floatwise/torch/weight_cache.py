@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["keeps_gradients"]
 
@@ -17,8 +18,8 @@ def keeps_gradients() -> bool:
     In releases without PyTorch's pull request 165068, a forward pass under `no_grad` leaves casts in the region's
     cache that a training pass after it uses: its gradients never reach the weights. This tries it out.
     """
-    # Whatever mode the caller is in, the answer is kept.
-    with torch.inference_mode(False), torch.enable_grad():
+    # Whatever mode the caller is in, the answer is kept, and no dispatch mode takes the trial for part of a training.
+    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
         weight = torch.zeros(1, 1, requires_grad=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
             with torch.no_grad():
