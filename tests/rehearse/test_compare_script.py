@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -142,7 +143,7 @@ def test_a_process_that_the_script_forks_does_not_end_the_run(tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(FORKS, encoding="utf-8")
     output = tmp_path / "trial"
-    options = {"plan": dumps_plan(recipe("fp32")), "known": [], "permuted": None}
+    options: dict[str, Any] = {"plan": dumps_plan(recipe("fp32")), "known": [], "permuted": None}
     job = Job(str(script), (), 6, output=str(output), options=options)
     with Child("floatwise.rehearse.child", job, "rehearsing") as child:
         steps = [message["index"] for message in child.messages() if message["event"] == "step"]
