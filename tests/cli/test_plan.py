@@ -108,7 +108,7 @@ def test_another_target_leaves_the_plan_in_force(floatwise: Call, here: Path, re
 
 
 def test_several_targets_get_a_plan_each_and_one_report(floatwise: Call, here: Path, recording: Path) -> None:
-    targets = ("--target", "t4", "--target", "A100", "--target", "nvidia-t4")
+    targets = ("--target", "t4,A100", "--target", "nvidia-t4")
     done = floatwise("plan", "--recording", recording, *targets, "--report", "page.html")
     assert (done.code, done.err) == (0, "")
     names = sorted(path.name for path in here.iterdir())

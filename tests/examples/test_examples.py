@@ -38,7 +38,8 @@ def text_gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def gated_ffn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gated_ffn")
-    planned(folder, str(EXAMPLES / "gated_ffn.py"), "--target", "nvidia-t4")
+    # At this size no GPU would gain by 16 bits, and a prediction would say so: the values are what counts here.
+    planned(folder, str(EXAMPLES / "gated_ffn.py"), "--target", "nvidia-t4", "--no-rehearse")
     return folder
 
 

@@ -236,3 +236,18 @@ def test_evidence_that_is_none_is_a_damaged_recording(evidence: dict[str, Any]) 
     values["rehearsals"]["bf16-mixed"]["verdict"]["comparison"]["remarks"].append(evidence)
     with pytest.raises(BadFileError, match="rehearsals cannot be read"):
         read_rehearsed(make_recording(rehearsed=json.loads(json.dumps(values))))
+
+
+def test_nothing_is_predicted_for_recurrent_layers_and_that_is_said() -> None:
+    sites = (site("a"), site("lstm", kind="LSTM", matrix=False))
+    decision = decided("a100", make_rehearsed(make_rehearsal("bf16-mixed")), sites=sites)
+    assert decision.recipe == "bf16-mixed"
+    assert decision.verdict.predicted is None
+    assert "recurrent_not_predicted" in {finding.reason.code for finding in decision.findings}
+
+
+def test_a_recipe_that_was_not_rehearsed_among_others_that_were_is_pointed_out() -> None:
+    decision = decided("a100", make_rehearsed(make_rehearsal("fp16-mixed")))
+    assert decision.recipe == "bf16-mixed"
+    (warning,) = [f for f in decision.findings if f.reason.code == "not_rehearsed"]
+    assert "--target nvidia-a100" in str(warning.reason)

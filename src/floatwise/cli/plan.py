@@ -16,7 +16,7 @@ from rich.console import Console
 from floatwise.cli.packages import need_torch
 from floatwise.cli.plan_files import PlanFiles
 from floatwise.cli.progress import StepProgress
-from floatwise.cli.targets import targets_for
+from floatwise.cli.targets import names_of, targets_for
 from floatwise.cli.unicode import can_print_unicode
 from floatwise.errors import BadInputError, ScriptError
 from floatwise.hardware import get_device
@@ -76,7 +76,7 @@ def plan(
     Rehearses the candidates as the target's matrix units would compute them, measures what this machine can do,
     and writes the plan, a report (.html) and the recording (.recording) beside it.
     """
-    wanted = list(dict.fromkeys(get_device(name) for name in target or ()))
+    wanted = list(dict.fromkeys(map(get_device, names_of(target))))
     _check(script, recording)
     files = PlanFiles.choose(wanted or [None], output, report, recording)
     with StepProgress() as progress:

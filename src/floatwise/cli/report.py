@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from floatwise.cli.plan_files import PlanFiles
-from floatwise.cli.targets import targets_for
+from floatwise.cli.targets import names_of, targets_for
 from floatwise.errors import BadInputError
 from floatwise.hardware import get_device
 from floatwise.planner import decide_all, read_rehearsed, with_known_measurement
@@ -31,7 +31,7 @@ def report(
     """Write the report of a recording again; nothing runs, and no plan is written."""
     if recording.suffix == ".toml":
         raise BadInputError(f"{recording}: a plan; give the recording beside it, {recording.with_suffix('.recording')}")
-    wanted = list(dict.fromkeys(get_device(name) for name in target or ()))
+    wanted = list(dict.fromkeys(map(get_device, names_of(target))))
     values = load_recording(recording)
     targets = targets_for(wanted, values)
     page = output or recording.with_suffix(".html")

@@ -10,7 +10,12 @@ from floatwise.hardware import Device, detect
 from floatwise.planner import Target
 from floatwise.probe.recording import Recording
 
-__all__ = ["targets_for"]
+__all__ = ["names_of", "targets_for"]
+
+
+def names_of(options: Sequence[str] | None) -> list[str]:
+    """Returns the names that were given with `--target`, each by itself or several with commas between."""
+    return [name for option in options or () for name in option.split(",")]
 
 
 def targets_for(wanted: Sequence[Device], values: Recording) -> list[Target]:

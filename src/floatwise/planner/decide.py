@@ -10,9 +10,9 @@ from pathlib import PurePath
 from floatwise.hardware import Device
 from floatwise.plan import LossScale, ModulePolicy, Plan, Policy, escape_module, recipe
 from floatwise.planner.candidates import FLOAT8_RECIPES
-from floatwise.planner.decision import Decision, Finding, Status, Verdict
+from floatwise.planner.decision import Decision, Status, Verdict
 from floatwise.planner.evidence import evidence_rows
-from floatwise.planner.findings import findings
+from floatwise.planner.findings import about_rehearsals, findings, recurrent_modules
 from floatwise.planner.float8_share import recorded_float8_share
 from floatwise.planner.judge import judge
 from floatwise.planner.numbers import gibibytes, magnitude, percent
@@ -50,7 +50,7 @@ def decide(
     if bfloat16.status == "not_worth_it" and float16.status == "accepted" and float16.predicted is None:
         # No device with both multiplies float16 faster.
         verdicts["fp16-mixed"] = replace(float16, status="not_worth_it", reasons=bfloat16.reasons[:1])
-    obstacle = _obstacle(recording, here or "fp32" in rehearsed.step_records)
+    obstacle = _obstacle(recording, here or bool(rehearsed.step_records))
     if obstacle is not None:
         for name in _ALL:
             if name != "fp32" and verdicts[name].status == "accepted":
@@ -59,10 +59,7 @@ def decide(
     chosen = _chosen(verdicts, device)
     reasons = _why(chosen, verdicts, recording, device, here, obstacle)
     decision = _decision(recording, device, here, chosen, verdicts, reasons, wanted_steps)
-    if not rehearsed.impossible:
-        return decision
-    warning = Finding("warning", "", Reason("rehearsal_impossible", {"failure": rehearsed.impossible}))
-    return replace(decision, findings=(warning, *decision.findings))
+    return replace(decision, findings=(*about_rehearsals(decision, rehearsed, recording), *decision.findings))
 
 
 def decide_against(
@@ -89,14 +86,14 @@ def _judged(name: str, recording: Recording, device: Device, here: bool, rehears
     if verdict.status != "accepted":
         return verdict
     predicted = predict(recipe(name), rehearsed, device, recorded_float8_share(recording))
-    if predicted is None:
+    if predicted is None or recurrent_modules(recording):
         return verdict
     verdict = replace(verdict, predicted=predicted)
     if here or name == "fp32" or is_worthwhile(predicted, device):
         return verdict  # here it is measured rather than guessed
     assert predicted.speed is not None  # is_worthwhile
     speed = predicted.speed
-    data = {"device": device.name, "ratio": f"{speed.ratio:.2f}", "high": f"{speed.high:.2f}"}
+    data = {"recipe": name, "device": device.name, "ratio": f"{speed.ratio:.2f}", "high": f"{speed.high:.2f}"}
     reason = Reason("predicted_not_faster", data)
     return replace(verdict, status="not_worth_it", reasons=(reason, *verdict.reasons))
 

@@ -123,7 +123,7 @@ class Measured:
       recipe: The recipe that was measured.
       device: Name of the machine's device.
       steps: Timed steps of each.
-      speed_ratio: Planned steps per second over float32's: the ratio of the median times.
+      speed_ratio: Planned steps per second over float32's: the median of the ratios of neighbouring steps.
       speed_spread: First and third quartile of the ratios of neighbouring steps.
       memory_ratio: Planned peak of tensor memory over float32's; below 1 is a saving.
       planned_bytes: Peak tensor memory under the plan.

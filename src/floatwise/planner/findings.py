@@ -9,13 +9,17 @@ from typing import Any
 
 from floatwise.hardware import Device
 from floatwise.plan import Plan
-from floatwise.planner.decision import Finding, Verdict
+from floatwise.planner.decision import Decision, Finding, Verdict
 from floatwise.planner.numbers import gibibytes, percent
 from floatwise.planner.predict import WORTHWHILE_SPEED
 from floatwise.planner.reasons import Reason
+from floatwise.planner.rehearsed import Rehearsed
 from floatwise.probe.recording import Recording
 
-__all__ = ["findings"]
+__all__ = ["about_rehearsals", "findings", "recurrent_modules"]
+
+#: Layers that PyTorch computes by one operator on a GPU and the rehearsal by many.
+_RECURRENT = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell", "lstm", "gru", "rnn_tanh", "rnn_relu")
 
 #: Kinds of modules and operators that CUDA's autocast computes in float32 (ATen/autocast_mode.h, torch 2.13);
 #: BatchNorm has no entry there and keeps float32 statistics by itself.
@@ -54,6 +58,23 @@ def findings(
         *_kept_in_float32(recording, plan),
     ]
     return tuple(sorted(rows, key=lambda f: f.severity != "warning"))
+
+
+def about_rehearsals(decision: Decision, rehearsed: Rehearsed, recording: Recording) -> Iterator[Finding]:
+    """Yields what a rehearsal could not do, or was not asked to."""
+    if rehearsed.impossible:
+        yield Finding("warning", "", Reason("rehearsal_impossible", {"failure": rehearsed.impossible}))
+    elif rehearsed.losses and decision.plan.compute_dtype != "float32" and not rehearsed.knows(decision.recipe):
+        data = {"recipe": decision.recipe, "script": decision.script, "target": decision.target}
+        yield Finding("warning", "", Reason("not_rehearsed", data))
+    modules = recurrent_modules(recording)
+    if modules and rehearsed.step_records:
+        yield Finding("note", "", Reason("recurrent_not_predicted", {"modules": ", ".join(modules[:3])}))
+
+
+def recurrent_modules(recording: Recording) -> list[str]:
+    """Returns the recurrent layers, for which nothing is predicted."""
+    return [site.path for site in recording.sites if site.kind in _RECURRENT]
 
 
 def _about_rehearsals(verdicts: Iterable[Verdict]) -> Iterator[Finding]:

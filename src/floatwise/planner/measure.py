@@ -68,7 +68,7 @@ def measure(
         device=device,
         steps=len(ratios),
         recipe=plan.recipe,
-        speed_ratio=statistics.median(plain.seconds) / statistics.median(planned.seconds),
+        speed_ratio=statistics.median(ratios),
         speed_spread=_quartiles(ratios),
         memory_ratio=planned.peak_bytes / plain.peak_bytes if known else None,  # type: ignore[operator]
         planned_bytes=planned.peak_bytes,

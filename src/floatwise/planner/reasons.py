@@ -56,8 +56,8 @@ _HARDWARE = {
         "TensorFloat-32 无需转换即可加速 float32 乘法，但不节省内存。",
     ),
     "better_accepted": Text(
-        "{better} is accepted, too, and needs less care.",
-        "{better} 在这里已被接受，而且更省心。",
+        "{better} is accepted, too, and preferred.",
+        "{better} 在这里也可用，并优先采用。",
     ),
     "baseline": Text("The baseline: always right, never faster.", "基线：总是正确，但不会更快。"),
 }
@@ -144,7 +144,16 @@ _REHEARSED = {
         "The rehearsal needs it in float32 ({share} of the matrix FLOPs): {evidence}",
         "预演表明它必须保留 float32（占矩阵运算量的 {share}）：{evidence}",
     ),
-    "rehearsal_refused": Text("Its rehearsal fails: {evidence}", "预演未通过：{evidence}"),
+    "rehearsal_refused": Text("The rehearsal of {recipe} fails: {evidence}", "{recipe} 的预演未通过：{evidence}"),
+    "recurrent_not_predicted": Text(
+        "Speed and memory are not predicted for models with recurrent layers ({modules}): what the rehearsal computes "
+        "them with is no measure of a GPU's own kernels.",
+        "含循环层（{modules}）的模型不做速度与内存预测：预演计算循环层的方式不能代表 GPU 自身的内核。",
+    ),
+    "not_rehearsed": Text(
+        "{recipe} was not rehearsed: `floatwise plan {script} --target {target}` does that.",
+        "{recipe} 尚未预演：运行 `floatwise plan {script} --target {target}` 即可预演。",
+    ),
     "rehearsal_failed": Text(
         "Rehearsed here, the script fails under {recipe}: {failure}",
         "在本机预演时，脚本在 {recipe} 下失败：{failure}",
@@ -158,8 +167,9 @@ _REHEARSED = {
         "也可以不在 {recipe} 下保留 float32 模块：{advice}",
     ),
     "predicted_not_faster": Text(
-        "Predicted for {device}: {ratio}× the steps per second of float32, at best {high}; not worth it at this size.",
-        "对 {device} 的预测：每秒步数为 float32 的 {ratio} 倍，至多 {high} 倍；在这一规模下不值得使用。",
+        "Predicted for {device}: {recipe} makes {ratio}× the steps per second of float32, at best {high}; not worth it "
+        "at this size.",
+        "对 {device} 的预测：{recipe} 的每秒步数为 float32 的 {ratio} 倍，至多 {high} 倍；在这一规模下不值得使用。",
     ),
     "launch_bound": Text(
         "Predicted for {device}: {recipe} makes {ratio}× the steps per second of float32 (from {low} to {high}). At "

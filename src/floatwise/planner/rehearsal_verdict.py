@@ -30,7 +30,10 @@ def with_rehearsal(verdict: Verdict, rehearsed: Rehearsed) -> Verdict:
     if rehearsal is None:
         return verdict
     if rehearsal.status == "refuse":
-        against = tuple(Reason("rehearsal_refused", {"evidence": evidence}) for evidence in rehearsal.reasons)
+        against = tuple(
+            Reason("rehearsal_refused", {"recipe": verdict.recipe, "evidence": evidence})
+            for evidence in rehearsal.reasons
+        )
         return replace(verdict, status="refused", reasons=(*against, *verdict.reasons), rehearsal=rehearsal)
     new = tuple(island for island in _islands(rehearsal) if not covered(island.module, verdict.islands))
     outer = tuple(island for island in verdict.islands if not covered(island.module, new))

@@ -154,8 +154,8 @@ _REMARKS = {
         "有 {share} 的矩阵运算量必须留在 float32。",
     ),
     "no_islands_help": Text(
-        "No {most} modules in float32 make the rehearsal pass.",
-        "即使把 {most} 个模块保留为 float32，预演仍不能通过。",
+        "Keeping modules in float32 does not make the rehearsal pass.",
+        "把模块保留为 float32 也不能使预演通过。",
     ),
 }
 

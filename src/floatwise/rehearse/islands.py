@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from floatwise.plan import ModulePolicy, Plan, Policy, escape_module
+from floatwise.plan import ModulePolicy, Plan, Policy, escape_module, recipe
 from floatwise.rehearse.advice import advise
 from floatwise.rehearse.baseline import Baseline, measure_baseline
 from floatwise.rehearse.compare import compare
@@ -33,13 +33,13 @@ _FLOAT32 = Policy(param_dtype="float32", compute_dtype="float32", output_dtype="
 
 
 def judge_by_rehearsal(
-    make_training: MakeTraining, plan: Plan, steps: int = 10, *, seed: int = 0, baseline: Baseline | None = None
+    make_training: MakeTraining, plan: Plan | str, steps: int = 10, *, seed: int = 0, baseline: Baseline | None = None
 ) -> Verdict:
     """Rehearses a plan, finds the islands that it needs, and says whether it is to be trusted.
 
     Args:
       make_training: Makes the training.
-      plan: The plan; islands of its own stay.
+      plan: The plan, or the name of a recipe; islands of its own stay.
       steps: How many steps to train. Default 10.
       seed: What the random state is seeded with. Default 0.
       baseline: The same training in float32, when it was measured before (with the same steps and seed).
@@ -47,6 +47,7 @@ def judge_by_rehearsal(
     Raises:
       PlanError: This runtime cannot apply the plan.
     """
+    plan = recipe(plan) if isinstance(plan, str) else plan
     measured = baseline or measure_baseline(make_training, steps, seed=seed)
 
     def run(candidate: Plan) -> Trial:
@@ -92,7 +93,7 @@ class _Search:
         if last.passes and share > LARGEST_ISLAND_SHARE:
             reasons.insert(0, Evidence("islands_too_large", {"share": f"{share:.0%}"}))
         if not last.passes:
-            reasons.append(Evidence("no_islands_help", {"most": max(len(islands), 1)}))
+            reasons.append(Evidence("no_islands_help"))
         accepted = last.passes and share <= LARGEST_ISLAND_SHARE
         return Verdict(
             "accept_with_islands" if accepted else "refuse",
@@ -173,7 +174,7 @@ class _Search:
         if losing is None or losing.lost_db < LEAST_LOST_DB:
             return ()
         rounded = without_float8(self.plan).compute_dtype
-        return (Evidence("not_from_rounded", {"module": losing.module, "format": rounded}),)
+        return (Evidence("not_from_rounded", {"module": losing.module or "(root)", "format": rounded}),)
 
     def _refused_for_baseline(self) -> Verdict:
         loss = next((x for x in self.baseline.losses if not math.isfinite(x)), math.nan)

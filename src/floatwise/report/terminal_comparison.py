@@ -17,6 +17,7 @@ from floatwise.language import Text
 from floatwise.planner.decision import Decision
 from floatwise.report import comparison, numbers, sentences, terminal_tables
 from floatwise.report.comparison import TargetRow
+from floatwise.report.islands import module_name
 from floatwise.report.plain import plain
 from floatwise.report.predictions import Quoted, prediction_notes
 from floatwise.report.terminal import WIDEST, finding_line, next_steps, print_section
@@ -25,8 +26,11 @@ __all__ = ["render_comparison"]
 
 #: Reasons shown for each target; all of them are on the page (convention: the first decide).
 _MOST_REASONS = 2
+#: Islands named for each target; all of them are on the page and in the plan.
+_MOST_ISLANDS = 6
 
 _COMPARED = Text("The devices compared", "各设备对比")
+_KEPT = Text("in float32: {modules}", "保留 float32：{modules}")
 _WHY = Text("Why", "理由")
 _NEXT = Text("Next", "下一步")
 _DEVICE = Text("device", "设备")
@@ -101,7 +105,11 @@ def _fits(row: TargetRow) -> list[Line]:
 
 def _reasons(decision: Decision) -> RenderableType:
     why = sentences.why_lines(decision)[:_MOST_REASONS]
-    named = Line(f"{sentences.target(decision)} · {plain(decision.recipe)}", style="bold")
+    head: list[RenderableType] = [Line(f"{sentences.target(decision)} · {plain(decision.recipe)}", style="bold")]
+    if decision.islands:
+        names = [module_name(island.module) for island in decision.islands]
+        more = "" if len(names) <= _MOST_ISLANDS else " …"
+        head.append(Line(_KEPT.format(modules=", ".join(names[:_MOST_ISLANDS]) + more)))
     about_device = (f for f in decision.findings if f.severity == "warning" and not f.where)
     warnings = [finding_line(finding) for finding in about_device]
-    return Padding(Group(named, terminal_tables.bullets(why), *warnings), (0, 0, 1, 0))
+    return Padding(Group(*head, terminal_tables.bullets(why), *warnings), (0, 0, 1, 0))
