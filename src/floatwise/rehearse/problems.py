@@ -30,8 +30,11 @@ def range_problems(trial: Trial) -> list[Evidence]:
 
 
 def ended_early(trial: Trial, float32_steps: int) -> list[Evidence]:
-    """Returns that the script ended itself, as scripts do that see a bad loss; nothing when it went on to the end."""
-    if trial.trained is None or len(trial.trained.losses) >= float32_steps:
+    """Returns that the script ended itself after a bad value, as scripts do that look for one.
+
+    One that ended for another reason, such as a budget of time, tells nothing.
+    """
+    if trial.trained is None or trial.first_nonfinite is None or len(trial.trained.losses) >= float32_steps:
         return []
     return [Evidence("ended_early", {"steps": len(trial.trained.losses), "float32_steps": float32_steps})]
 
