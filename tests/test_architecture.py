@@ -23,7 +23,7 @@ LEVELS = (
     ("formats",),
     ("hardware", "stats"),
     ("plan",),
-    ("tap",),
+    ("tap", "exporters"),
     ("torch",),
     ("probe", "rehearse"),
     ("planner",),

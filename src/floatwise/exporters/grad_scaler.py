@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's GradScaler in Python source: its arguments from a loss scale, and a loss scale from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from floatwise.exporters.knob import Knob
+from floatwise.exporters.nearest import NO_CEILING, NO_FLOOR
+from floatwise.exporters.settings import Call, SettingsProblems
+from floatwise.language import Text
+from floatwise.plan.model import LossScale
+from floatwise.plan.problems import PlanProblems, Problem
+
+__all__ = ["SCALER_NAMES", "grad_scaler_arguments", "grad_scaler_knobs", "loss_scale_of"]
+
+SCALER_NAMES = ("GradScaler", "ShardedGradScaler", "LossScaler")
+"""The classes that take these arguments: PyTorch's two, and `fw.torch.LossScaler`."""
+
+# GradScaler has no static mode: growth is put off beyond any training. Its growth tracker is an int32.
+_NEVER = 2**31 - 1
+_SOURCE = "torch/amp/grad_scaler.py, 2.13.0"
+
+
+def grad_scaler_arguments(scale: LossScale) -> dict[str, Any]:
+    """Returns GradScaler's arguments by name.
+
+    A static scale gets no growth within any training; an overflow still halves it, which GradScaler cannot leave out
+    (its `backoff_factor` must be under 1).
+    """
+    return {
+        "init_scale": scale.initial_scale,
+        "growth_factor": scale.growth_factor,
+        "backoff_factor": scale.backoff_factor,
+        "growth_interval": _NEVER if scale.mode == "static" else scale.growth_interval,
+    }
+
+
+def loss_scale_of(call: Call) -> LossScale | None:
+    """Returns the loss scale of a GradScaler call; None when it says `enabled=False`.
+
+    Raises:
+      SettingsProblems: Its arguments contradict each other.
+    """
+    values: Mapping[str, Any] = call.kwargs
+    if values.get("enabled") is False:
+        return None
+    fields = {
+        ours: values[theirs]
+        for theirs, ours in (
+            ("init_scale", "initial_scale"),
+            ("growth_factor", "growth_factor"),
+            ("backoff_factor", "backoff_factor"),
+            ("growth_interval", "growth_interval"),
+        )
+        if isinstance(values.get(theirs), int | float)
+    }
+    for name in ("initial_scale", "growth_factor", "backoff_factor"):
+        if name in fields:
+            fields[name] = float(fields[name])
+    if "growth_interval" in fields:
+        fields["growth_interval"] = int(fields["growth_interval"])
+    try:
+        return LossScale(**fields, growth="fixed", floor=NO_FLOOR, ceiling=NO_CEILING)
+    except PlanProblems as error:
+        raise SettingsProblems([Problem((call.name, *p.loc), p.text) for p in error.problems]) from None
+
+
+def grad_scaler_knobs(name: str = "GradScaler") -> tuple[Knob, ...]:
+    """Returns the rows of GradScaler's arguments, under the name of the call."""
+    return (
+        Knob(
+            key=f"{name}.init_scale",
+            kind="float",
+            default=65536.0,
+            above=0,
+            maximum=2.0**127,
+            why="the scale is a float32, and the loss times it must be finite",
+            meaning=Text("The loss scale of the first step.", "第一步的损失缩放系数。"),
+            source=_SOURCE,
+        ),
+        Knob(
+            key=f"{name}.growth_factor",
+            kind="float",
+            default=2.0,
+            above=1,
+            meaning=Text(
+                "What the scale is multiplied by after growth_interval good steps.",
+                "连续 growth_interval 步正常后的倍数。",
+            ),
+            source=_SOURCE,
+        ),
+        Knob(
+            key=f"{name}.backoff_factor",
+            kind="float",
+            default=0.5,
+            above=0,
+            below=1,
+            meaning=Text("What the scale is multiplied by after an overflow.", "溢出后的倍数。"),
+            source=_SOURCE,
+        ),
+        Knob(
+            key=f"{name}.growth_interval",
+            kind="int",
+            default=2000,
+            minimum=1,
+            below=2**31,
+            meaning=Text("Good steps in a row before the scale grows.", "缩放系数增大之前需要连续正常的步数。"),
+            source=_SOURCE,
+        ),
+        Knob(
+            key=f"{name}.enabled",
+            kind="bool",
+            default=True,
+            meaning=Text("False: gradients are not scaled at all.", "False 表示完全不缩放梯度。"),
+            source=_SOURCE,
+        ),
+    )
