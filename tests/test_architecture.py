@@ -20,7 +20,7 @@ SOURCE = ROOT / "src"
 #: Rooms from the ground up. A room imports from lower lines only, not from its neighbours.
 LEVELS = (
     ("errors", "language", "_version"),
-    ("formats",),
+    ("formats", "files"),
     ("hardware", "stats"),
     ("plan",),
     ("tap", "exporters"),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from floatwise._version import __version__
 
 if TYPE_CHECKING:
-    from floatwise import formats, hardware, plan, rehearse, tap, torch
+    from floatwise import exporters, formats, hardware, plan, rehearse, tap, torch
 
-__all__ = ["__version__", "formats", "hardware", "plan", "rehearse", "tap", "torch"]
+__all__ = ["__version__", "exporters", "formats", "hardware", "plan", "rehearse", "tap", "torch"]
 
-_ROOMS = frozenset({"formats", "hardware", "plan", "rehearse", "tap", "torch"})
+_ROOMS = frozenset({"exporters", "formats", "hardware", "plan", "rehearse", "tap", "torch"})
 
 
 def __getattr__(name: str) -> Any:

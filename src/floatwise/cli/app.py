@@ -12,7 +12,10 @@ import typer
 import typer.exceptions
 
 from floatwise._version import __version__
+from floatwise.cli.diff import diff
 from floatwise.cli.explain import explain
+from floatwise.cli.export import export
+from floatwise.cli.import_config import import_config
 from floatwise.cli.info import info
 from floatwise.cli.plan import plan
 from floatwise.cli.report import report
@@ -33,6 +36,9 @@ app = typer.Typer(
 app.command(name="plan")(plan)
 app.command(name="run")(run_command)
 app.command(name="report")(report)
+app.command(name="export")(export)
+app.command(name="import")(import_config)
+app.command(name="diff")(diff)
 app.command(name="info")(info)
 app.command(name="explain")(explain)
 

@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from floatwise.cli.packages import need_torch
-from floatwise.errors import BadInputError, ScriptError
+from floatwise.cli.plan_files import DEFAULT_PLAN
+from floatwise.cli.plan_source import plan_from
+from floatwise.errors import ScriptError
 from floatwise.hardware import best_here
 from floatwise.language import Text
-from floatwise.plan import Plan, load_plan, recipe
+from floatwise.plan import Plan, recipe
 
 __all__ = ["run"]
-
-DEFAULT_PLAN = Path("precision.toml")
 
 _NO_PLAN = Text(
     "no {path} here: using {recipe}, which suits {device}; `floatwise plan {script}` decides from your script's values",
@@ -53,16 +53,12 @@ def run(
 
 
 def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:
-    if plan is not None and recipe_name is not None:
-        raise BadInputError("got both --plan and --recipe; give one of them")
-    if recipe_name is not None and recipe_name.endswith(".toml"):
-        raise BadInputError(f"got --recipe {recipe_name}, which names a plan file: give --plan {recipe_name}")
-    if recipe_name is not None:
-        return recipe(recipe_name)
     path = plan or DEFAULT_PLAN
-    if plan is None and not path.exists():
+    if plan is None and recipe_name is None and not path.exists():
         return _by_hardware(script)
-    loaded = load_plan(path)
+    loaded = plan_from(plan, recipe_name)
+    if recipe_name is not None:
+        return loaded
     if loaded.script and loaded.script != Path(script).name:
         _tell(_OTHER_SCRIPT.format(path=path, planned=loaded.script, script=script))
     if loaded.target:

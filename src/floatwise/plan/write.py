@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
-from pathlib import Path
 from typing import Any
 
-from floatwise.errors import BadInputError
+from floatwise.files import write_whole
 from floatwise.plan.layout import FILE_BEGINS, FILE_ENDS, assignments, tables
 from floatwise.plan.model import Plan
 
@@ -58,28 +55,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
       PlanError: The plan is wrong; see `dumps_plan`.
       BadInputError: The file cannot be written there.
     """
-    data = dumps_plan(plan).encode()
-    try:
-        # Through a link, so that the link stays and its target is replaced.
-        _replace(Path(os.path.realpath(path)), data)
-    except (OSError, ValueError) as error:
-        # A ValueError comes from a path with a null character.
-        why = getattr(error, "strerror", None) or error
-        raise BadInputError(f"cannot write the plan to {os.fspath(path)}: {why}; {_remedy(Path(path))}") from None
-
-
-def _replace(target: Path, data: bytes) -> None:
-    temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, dumps_plan(plan), "the plan")
 
 
 def _commented(name: str, blocks: list[str]) -> list[str]:
@@ -92,11 +68,3 @@ def _module_blocks(modules: list[dict[str, Any]]) -> list[str]:
         entry = {k: values[k] for k in ("module", "reason", "policy") if values[k] != "" or k == "module"}
         blocks.append("\n".join(["[[modules]]", *assignments(entry)]))
     return _commented("modules", blocks) if blocks else []
-
-
-def _remedy(target: Path) -> str:
-    if target.is_dir():
-        return "name a file in that directory"
-    if not target.parent.is_dir():
-        return "make the directory first"
-    return "name a place that can be written"

@@ -3,23 +3,35 @@
 
 from __future__ import annotations
 
+from floatwise.report.changes import changes_to_json, render_changes
 from floatwise.report.explain import device_to_json, format_to_json, render_device, render_format
+from floatwise.report.exported import exported_to_json, render_export_notes, render_systems, systems_to_json
 from floatwise.report.html import report_html, write_report
+from floatwise.report.imported import Imported, imported_to_json, render_imported
 from floatwise.report.info import Info, gather_info, info_to_json, render_info
 from floatwise.report.terminal import render_decision
 from floatwise.report.terminal_comparison import render_comparison
 
 __all__ = [
+    "Imported",
     "Info",
+    "changes_to_json",
     "device_to_json",
+    "exported_to_json",
     "format_to_json",
     "gather_info",
+    "imported_to_json",
     "info_to_json",
+    "render_changes",
     "render_comparison",
     "render_decision",
     "render_device",
+    "render_export_notes",
     "render_format",
+    "render_imported",
     "render_info",
+    "render_systems",
     "report_html",
+    "systems_to_json",
     "write_report",
 ]

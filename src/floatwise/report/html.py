@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from floatwise.errors import BadInputError
+from floatwise.files import write_whole
 from floatwise.language import current_language
 from floatwise.planner.decision import Decision
 from floatwise.probe.recording import Recording
@@ -50,19 +49,7 @@ def write_report(
     Raises:
       BadInputError: The file cannot be written there.
     """
-    text = report_html(decisions, recording, plan_paths, recording_path)
-    # Through a link, so that the link stays and its target is replaced.
-    target = Path(os.path.realpath(path))
-    unfinished = target.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with unfinished.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        unfinished.replace(target)
-    except OSError as error:
-        remedy = "make the directory first" if not target.parent.is_dir() else "name a file that can be written"
-        raise BadInputError(f"cannot write the report to {path}: {error.strerror}; {remedy}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, report_html(decisions, recording, plan_paths, recording_path), "the report")
 
 
 def report_html(

@@ -15,6 +15,7 @@ __all__ = [
     "count",
     "factor",
     "nearest_log2",
+    "number",
     "percent",
     "power_of_two",
     "quantity",
@@ -86,6 +87,12 @@ def power_of_two(value: float) -> str:
         if mantissa == 0.5:
             return f"2^{exponent - 1}"
     return quantity(value)
+
+
+def number(value: float) -> str:
+    """Returns a setting: `2^16` for a large or small power of two, else its digits."""
+    exact = value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5
+    return power_of_two(value) if exact and not 2**-4 <= value < 2**10 else f"{value:g}"
 
 
 def nearest_log2(value: float) -> int:
