@@ -49,7 +49,7 @@ ARGUMENTS: list[tuple[tuple[str | Path, ...], tuple[str, ...]]] = [
     (("run", PLAIN, "--plan", "a.toml", "--recipe", "fp32"), ("got both --plan and --recipe; give one of them",)),
     (("run", PLAIN, "--epochs", "3"), ("arguments of your own script come after --",)),
     (("explain",), ("Missing argument",)),
-    (("explain", "blfoat16"), ("unknown format, device or recipe 'blfoat16'", "did you mean 'bfloat16'")),
+    (("explain", "blfoat16"), ("unknown format, device, recipe or system 'blfoat16'", "did you mean 'bfloat16'")),
     (("info", "--verbose"), ("No such option: --verbose",)),
     (("frobnicate",), ("No such command 'frobnicate'",)),
 ]

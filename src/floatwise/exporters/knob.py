@@ -78,13 +78,13 @@ class Knob:
         if isinstance(value, Dotted) and self.kind not in ("name", "any") and value.last not in ("True", "False"):
             return None  # a variable of the script
         if not self._is_kind(value):
-            return self._sentence(value, self._expected())
+            return self._sentence(value, self.expected)
         if self.choices and value not in self.choices:
             near = nearest_names(value, [c for c in self.choices if isinstance(c, str)]) if _is_text(value) else []
             offer = f"; did you mean {near[0]!r}?" if near else ""
-            return self._sentence(value, self._expected()) + offer
+            return self._sentence(value, self.expected) + offer
         if isinstance(value, int | float) and not isinstance(value, bool) and not self._in_range(value):
-            return self._sentence(value, self._expected())
+            return self._sentence(value, self.expected)
         return None
 
     def _is_kind(self, value: Any) -> bool:
@@ -110,7 +110,9 @@ class Knob:
             and (self.below is None or value < self.below)
         )
 
-    def _expected(self) -> str:
+    @property
+    def expected(self) -> str:
+        """What values are allowed, in words."""
         if self.choices:
             return " or ".join(_shown(choice) for choice in self.choices)
         limits = (
@@ -213,9 +215,9 @@ def _not_in_version(knob: Knob, version: Version, title: str) -> str:
 
 def _auto(knob: Knob, beneath: str, title: str) -> str:
     if beneath:
-        return f'got "auto", which {beneath} does not fill in for this key; expected {knob._expected()}'
+        return f'got "auto", which {beneath} does not fill in for this key; expected {knob.expected}'
     return (
-        f'got "auto" in a file that {title} reads by itself, where nothing fills it in: expected {knob._expected()}; '
+        f'got "auto" in a file that {title} reads by itself, where nothing fills it in: expected {knob.expected}; '
         "only Hugging Face Trainer and Accelerate replace it"
     )
 

@@ -26,7 +26,7 @@ def parse_json(text: str) -> Parsed:
         # NaN and Infinity are no JSON, though Python's reader takes them.
         content = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        raise FormError(error.lineno, f"not JSON: {_hint(text, error)}") from None
+        raise _syntax_error(text, error) from None
     except RecursionError:
         raise FormError(1, "not a configuration: its tables are nested too deep") from None
     except ValueError as error:
@@ -47,13 +47,17 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"not JSON: got {name}, which JSON has no number for")
 
 
-def _hint(text: str, error: json.JSONDecodeError) -> str:
-    before = text[: error.pos].rstrip()
-    if text[error.pos : error.pos + 2] in ("//", "/*") or text[error.pos : error.pos + 1] == "#":
-        return f"{error.msg}; JSON has no comments: delete this one"
-    if error.msg.startswith(("Expecting property name", "Illegal trailing comma")) and before.endswith((",", "{")):
-        return f"{error.msg}; keys are in double quotes, and no comma comes before a closing brace"
-    return error.msg
+def _syntax_error(text: str, error: json.JSONDecodeError) -> FormError:
+    before, here = text[: error.pos].rstrip(), text[error.pos :].lstrip(" \t\n\r,")
+    if here.startswith(("//", "/*", "#")):
+        return FormError(error.lineno, "not JSON: it has no comments; delete this one")
+    # Python 3.13 points at the comma, older versions at the brace.
+    if here.startswith(("}", "]")) and (before.endswith(",") or text[error.pos : error.pos + 1] == ","):
+        line = before.count("\n") + 1
+        return FormError(line, "not JSON: got a comma before a closing bracket; delete it")
+    if error.msg.startswith("Expecting property name"):
+        return FormError(error.lineno, "not JSON: keys are in double quotes")
+    return FormError(error.lineno, f"not JSON: {error.msg}")
 
 
 def _kind(content: Any) -> str:
