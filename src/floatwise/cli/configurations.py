@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from floatwise.exporters import SYSTEMS, get_system, load_settings, read_settings, recognise, version_for
+from floatwise.exporters import SYSTEMS, get_system, load_settings, load_together, recognise, version_for
 from floatwise.report import Imported
 
 __all__ = ["read_configurations"]
 
 
 def read_configurations(paths: Sequence[Path], system: str | None = None, version: str | None = None) -> list[Imported]:
-    """Returns what configurations mean; the last one decides the formats.
+    """Returns what configurations of one training mean; the last one decides the formats.
+
+    A DeepSpeed file that one of them names is read as well.
 
     Args:
       paths: Files of one training.
@@ -24,10 +26,11 @@ def read_configurations(paths: Sequence[Path], system: str | None = None, versio
       BadFileError: One cannot be read, or values are wrong or contradict each other.
       UnknownNameError: There is no such system.
     """
-    found = []
-    for path in paths:
-        settings = load_settings(path)
-        whose = get_system(system) if system else recognise(settings, SYSTEMS.values())
-        read_as = version_for(whose, version)
-        found.append(Imported(whose, str(read_as), settings, read_settings(settings, whose, read_as)))
-    return found
+    versions = {}
+    if version is not None:
+        first = get_system(system) if system else recognise(load_settings(paths[0]), SYSTEMS.values())
+        versions = {first.name: version}
+    return [
+        Imported(whose, str(version_for(whose, versions.get(whose.name))), settings, reading)
+        for whose, settings, reading in load_together(paths, SYSTEMS, versions, system)
+    ]

@@ -121,7 +121,9 @@ class Knob:
             ("to" if self.minimum is not None else "up to", self.maximum),
             ("below", self.below),
         )
-        return " ".join([_EXPECTED[self.kind], *(f"{word} {limit:g}" for word, limit in limits if limit is not None)])
+        return " ".join(
+            [_EXPECTED[self.kind], *(f"{word} {_limit(limit)}" for word, limit in limits if limit is not None)]
+        )
 
     def _sentence(self, value: Any, expected: str) -> str:
         why = f"\n    why: {self.why}" if self.why else ""
@@ -157,12 +159,14 @@ def check_knobs(
       settings: What was read.
       knobs: The rows by key.
       version: The system's version.
-      closed: Tables, by their paths with dots ("" is the top), whose keys are all in `knobs` or `others`; a key of
-        theirs that is in neither is unknown. For calls: the names of the calls.
+      closed: Tables, by their paths with dots ("" is the top, which Python source has not), whose keys are all in
+        `knobs` or `others`; a key of theirs that is in neither is unknown. For calls: the names of the calls.
       others: Further legal keys, by their paths with dots, that have nothing to do with precision.
       title: The system's name for messages.
     """
     others = frozenset(others)
+    if settings.form == "python":
+        closed = [table for table in closed if table]
     known = [*knobs, *others]
     reported: set[Loc] = set()
     for loc, value in settings.leaves():
@@ -220,6 +224,11 @@ def _auto(knob: Knob, beneath: str, title: str) -> str:
         f'got "auto" in a file that {title} reads by itself, where nothing fills it in: expected {knob.expected}; '
         "only Hugging Face Trainer and Accelerate replace it"
     )
+
+
+def _limit(value: float) -> str:
+    mantissa, exponent = math.frexp(value)
+    return f"2**{exponent - 1}" if mantissa == 0.5 and not 2**-4 <= value < 2**17 else f"{value:g}"
 
 
 def _is_text(value: Any) -> bool:
