@@ -50,7 +50,11 @@ def test_what_was_written_is_read_back(floatwise: Call, here: Path) -> None:
 
 def test_a_file_that_is_there_stays_unless_told_otherwise(floatwise: Call, here: Path) -> None:
     path = here / "ds.json"
-    mine = {"optimizer": {"type": "AdamW", "params": {"lr": 0.1}}, "fp16": {"enabled": True, "hysteresis": 3}}
+    mine = {
+        "train_micro_batch_size_per_gpu": 8,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+        "fp16": {"enabled": True, "hysteresis": 3},
+    }
     path.write_text(json.dumps(mine))
     arguments = ("export", "--to", "deepspeed", "--recipe", "bf16-master", "--stage", "1", "-o", "ds.json")
     refused = floatwise(*arguments)
@@ -60,10 +64,19 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(floatwise: Call, here:
     assert floatwise(*arguments, "--merge").code == 0
     merged = json.loads(path.read_text())
     assert merged["optimizer"] == mine["optimizer"]
+    assert merged["train_micro_batch_size_per_gpu"] == 8
     assert "fp16" not in merged
     assert merged["bf16"]["enabled"] is True
     assert floatwise(*arguments, "--force").code == 0
     assert json.loads(path.read_text()).get("optimizer") != mine["optimizer"]
+
+
+def test_what_is_no_precision_stays_in_a_merged_file(floatwise: Call, here: Path) -> None:
+    path = here / "accelerate.yaml"
+    path.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\nmixed_precision: fp16\n")
+    assert floatwise("export", "--to", "accelerate", "--recipe", "bf16-mixed", "-o", path, "--merge").code == 0
+    lines = path.read_text().splitlines()
+    assert {"distributed_type: MULTI_GPU", "num_processes: 4", "mixed_precision: bf16"} <= set(lines)
 
 
 def test_a_key_that_stays_and_contradicts_the_plan_is_told(floatwise: Call, here: Path) -> None:

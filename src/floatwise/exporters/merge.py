@@ -23,7 +23,7 @@ def merged_text(path: Path, exported: Exported, system: System) -> str:
     """Returns the content of the file at `path` with the precision keys of `exported`.
 
     Tables that hold nothing but precision keys are replaced whole; all else that is written replaces or joins what
-    is there.
+    is there, but for `System.stand_ins` such as a batch size.
 
     Raises:
       BadFileError: The file cannot be read.
@@ -38,7 +38,7 @@ def merged_text(path: Path, exported: Exported, system: System) -> str:
     for table in system.closed:
         if table:
             _remove(kept, table.split("."))
-    text = form.dump(_joined(kept, new.values))
+    text = form.dump(_joined(kept, new.values, system.stand_ins))
     merged = settings_of_text(text, exported.form, str(path))
     reading = read_settings(merged, system, Version.of(exported.version))
     changes = diff_plans(exported.reading.plan, reading.plan)
@@ -48,11 +48,17 @@ def merged_text(path: Path, exported: Exported, system: System) -> str:
     return text
 
 
-def _joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(
+    old: Mapping[str, Any], new: Mapping[str, Any], stand_ins: Mapping[str, Any], path: str = ""
+) -> dict[str, Any]:
     joined = dict(old)
     for key, value in new.items():
+        here = f"{path}{key}"
         before = joined.get(key)
-        joined[key] = _joined(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            joined[key] = _joined(before, value, stand_ins, f"{here}.")
+        elif key not in joined or here not in stand_ins or value != stand_ins[here]:
+            joined[key] = value
     return joined
 
 

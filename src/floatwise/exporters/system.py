@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 from floatwise.exporters.knob import Knob
@@ -168,6 +169,8 @@ class System:
       knobs: Its keys by path.
       closed: See `check_knobs`.
       others: See `check_knobs`.
+      stand_ins: Values that are written only so that the file can be loaded, by their paths: a user's own value stays
+        when a file is merged.
       refusals: Plans it would train wrongly.
       losses: What becomes of each value of a plan that it cannot hold.
       remarks: What to know beside that.
@@ -188,6 +191,7 @@ class System:
     knobs: Mapping[str, Knob]
     closed: tuple[str, ...] = ()
     others: Iterable[str] = ()
+    stand_ins: Mapping[str, Any] = MappingProxyType({})
     refusals: tuple[Refusal, ...] = ()
     losses: tuple[Loss, ...]
     remarks: tuple[Remark, ...] = ()

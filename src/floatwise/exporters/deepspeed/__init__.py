@@ -45,6 +45,7 @@ DEEPSPEED = System(
     knobs=KNOBS,
     closed=CLOSED,
     others=OTHER_KEYS,
+    stand_ins={"train_micro_batch_size_per_gpu": 1},
     refusals=REFUSALS,
     losses=LOSSES,
     remarks=REMARKS,
