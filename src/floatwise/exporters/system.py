@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Any
 
 from floatwise.exporters.knob import Knob
@@ -191,7 +190,7 @@ class System:
     knobs: Mapping[str, Knob]
     closed: tuple[str, ...] = ()
     others: Iterable[str] = ()
-    stand_ins: Mapping[str, Any] = MappingProxyType({})
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
     losses: tuple[Loss, ...]
     remarks: tuple[Remark, ...] = ()
