@@ -48,7 +48,10 @@ def import_config(
     else:
         console = Console()
         for one in found:
-            render_imported(one, console)
+            decides = one is found[-1]
+            render_imported(one, console, "" if decides else found[-1].settings.source)
+            if not decides:
+                console.print()
         if output is not None:
             print(output)
     raise typer.Exit(1 if any(one.reading.findings for one in found) else 0)

@@ -27,6 +27,7 @@ _TITLE = Text(
     "{file} configures {title} (read as version {version})", "{file} 是 {title} 的配置（按版本 {version} 解读）"
 )
 _MEANS = Text("It trains like this", "训练方式")
+_DECIDED = Text("Its formats are those of {file}, which decides.", "训练格式由 {file} 决定。")
 _FOUND = Text("Found in it", "其中的发现")
 _NEAREST = Text("nearest recipe", "最接近的配方")
 _WEIGHTS = Text("weights are stored in", "权重的存储格式")
@@ -70,12 +71,21 @@ class Imported:
         return f"{place}: {dotted(finding.loc)}" if finding.loc else place
 
 
-def render_imported(imported: Imported, console: Console) -> None:
-    """Prints what a configuration means."""
+def render_imported(imported: Imported, console: Console, decided_by: str = "") -> None:
+    """Prints what a configuration means.
+
+    Args:
+      imported: The configuration.
+      console: Where to.
+      decided_by: The file beside it that decides the formats; empty when this one does.
+    """
     width = min(console.width, WIDEST)
     title = _TITLE.format(file=imported.settings.source, title=imported.system.title, version=imported.version)
     console.print(Line(plain(title), style="bold"), width=width, highlight=False)
-    print_section(console, str(_MEANS), facts_table(_facts(imported.reading.plan)), width)
+    if decided_by:
+        console.print(Line(plain(_DECIDED.format(file=decided_by)), style="dim"), width=width, highlight=False)
+    else:
+        print_section(console, str(_MEANS), facts_table(_facts(imported.reading.plan)), width)
     if imported.reading.findings:
         rows = [_finding(imported, finding) for finding in imported.reading.findings]
         print_section(console, str(_FOUND), Group(*rows), width)
