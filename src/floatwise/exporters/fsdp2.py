@@ -7,16 +7,27 @@ it shards stay in the format they were made in, which is float32 here: they are 
 
 from __future__ import annotations
 
-from floatwise.exporters.grad_scaler import grad_scaler_arguments, grad_scaler_knobs, loss_scale_of
+from floatwise.exporters.grad_scaler import SCALER_NAMES, grad_scaler_knobs
 from floatwise.exporters.knob import Knob, knob_table
 from floatwise.exporters.nearest import nearest_plan
 from floatwise.exporters.python_text import call_text, torch_dtype
-from floatwise.exporters.settings import Dotted, Settings, SettingsProblems
+from floatwise.exporters.settings import Settings, SettingsProblems
 from floatwise.exporters.shared_losses import GRAD_SCALER_LOSSES, RECORD_LOSSES
-from floatwise.exporters.system import Loss, Reading, Refusal, Remark, Request, System
+from floatwise.exporters.system import Finding, Loss, Reading, Remark, Request, System
+from floatwise.exporters.torch_calls import DTYPE_CHOICES, cast_of_model, dtype_of, float32_matmul_of, scale_of
+from floatwise.exporters.torch_source import (
+    DEVICE_OPTION,
+    FLOAT32_WEIGHTS_LOSS,
+    IDLE_SCALE_LOSS,
+    SCALER_OPTION,
+    float8_refusal,
+    scale_where_float16,
+    scaler_source,
+    tf32_line,
+)
 from floatwise.exporters.version import Version
 from floatwise.language import Text
-from floatwise.plan.dtypes import FLOAT8_FORMATS, SIXTEEN_BIT_FORMATS, STORE_FORMATS
+from floatwise.plan.dtypes import SIXTEEN_BIT_FORMATS, STORE_FORMATS
 from floatwise.plan.model import Plan, Reductions
 from floatwise.plan.problems import Problem
 
@@ -24,13 +35,26 @@ __all__ = ["FSDP2"]
 
 _POLICY = "MixedPrecisionPolicy"
 _SOURCE = "torch/distributed/fsdp/_fully_shard/_fsdp_api.py, 2.13.0"
-_DTYPES = tuple(f"torch.{name}" for name in STORE_FORMATS)
 
 _HEADER = Text(
     "# fully_shard(module, mp_policy=MIXED_PRECISION) for each block, then for the model; keep the model in float32\n"
     "# before that: the shards are the master weights that the optimizer updates.\n",
     "# 对每个模块块先调用 fully_shard(module, mp_policy=MIXED_PRECISION)，最后对整个模型调用；此前模型保持 float32：\n"
     "# 分片后的权重就是优化器更新的主权重。\n",
+)
+
+
+_UNCAST_INPUTS = Finding(
+    "uncast-inputs",
+    (_POLICY, "cast_forward_inputs"),
+    Text(
+        "Inputs keep their format while weights are cast: products of the two raise a dtype mismatch.",
+        "输入保持原格式而权重被转换：两者相乘会报数据类型不匹配。",
+    ),
+    Text(
+        "Delete cast_forward_inputs=False, or cast the inputs yourself.",
+        "删除 cast_forward_inputs=False，或自行转换输入。",
+    ),
 )
 
 
@@ -44,30 +68,33 @@ def _write(plan: Plan, request: Request) -> str:
             "cast_forward_inputs": True,
         },
     )
-    text = f"import torch\nfrom torch.distributed.fsdp import {_POLICY}\n\n{_HEADER}MIXED_PRECISION = {policy}\n"
-    if plan.loss_scale is not None:
-        scaler = call_text("torch.amp.GradScaler", grad_scaler_arguments(plan.loss_scale), "cuda")
+    scale = scale_where_float16(plan, plan.compute_dtype, plan.policy.output_dtype, plan.reductions.reduce_dtype)
+    line, scaler = scaler_source(scale, request) if scale else ("", "")
+    text = f"{line}import torch\nfrom torch.distributed.fsdp import {_POLICY}\n\n{_HEADER}MIXED_PRECISION = {policy}\n"
+    if scaler:
         text += f"SCALER = {scaler}\n"
-    return text
+    return text + tf32_line(plan)
 
 
 def _read(settings: Settings, version: Version) -> Reading:
     call = settings.call(_POLICY)
     if call is None:
         raise SettingsProblems([Problem((), f"there is no call of {_POLICY}(...) in this source")])
-    compute = _dtype(call.kwargs.get("param_dtype")) or "float32"
-    scaler = settings.call("GradScaler")
+    cast = cast_of_model(settings)
+    stored = cast.dtype if cast and cast.dtype in STORE_FORMATS else "float32"
+    compute = dtype_of(call.kwargs.get("param_dtype")) or stored
+    reduced = dtype_of(call.kwargs.get("reduce_dtype")) or compute
     return nearest_plan(
         compute_dtype=compute,
-        output_dtype=_dtype(call.kwargs.get("output_dtype")) or compute,
-        reductions=Reductions(reduce_dtype=_dtype(call.kwargs.get("reduce_dtype")) or compute),
-        loss_scale=loss_scale_of(scaler) if scaler else None,
-        loc=(_POLICY, "param_dtype"),
+        param_dtype=stored,
+        output_dtype=dtype_of(call.kwargs.get("output_dtype")) or compute,
+        # The sharded gradients that are summed have the format of the weights as they were made.
+        reductions=Reductions(reduce_dtype=reduced, accumulate_dtype=stored, buffer_dtype=stored),
+        loss_scale=scale_of(settings, float16="float16" in (compute, reduced, stored)),
+        float32_matmul=float32_matmul_of(settings),
+        findings=[_UNCAST_INPUTS] if call.kwargs.get("cast_forward_inputs") is False else [],
+        loc=cast.loc if cast and stored != "float32" else (_POLICY, "param_dtype"),
     )
-
-
-def _dtype(value: object) -> str | None:
-    return value.last if isinstance(value, Dotted) else None
 
 
 FSDP2 = System(
@@ -81,13 +108,14 @@ FSDP2 = System(
     read_version="2.13.0",
     oldest="2.6",
     forms={"python": "fsdp2_precision.py"},
+    options=(DEVICE_OPTION, SCALER_OPTION),
     knobs=knob_table(
         *(
             Knob(
                 key=f"{_POLICY}.{name}",
                 kind="name",
                 none=True,
-                choices=tuple(Dotted(d) for d in _DTYPES),
+                choices=DTYPE_CHOICES,
                 meaning=meaning,
                 source=_SOURCE,
             )
@@ -116,23 +144,10 @@ FSDP2 = System(
             meaning=Text("Whether floating inputs are cast to param_dtype.", "是否把浮点输入转换为 param_dtype。"),
             source=_SOURCE,
         ),
-        *grad_scaler_knobs(),
+        *(row for name in SCALER_NAMES for row in grad_scaler_knobs(name)),
     ),
     closed=(_POLICY,),
-    refusals=(
-        Refusal(
-            when=lambda plan, request: plan.compute_dtype in FLOAT8_FORMATS,
-            what=Text(
-                "MixedPrecisionPolicy casts whole tensors and has no float8.",
-                "MixedPrecisionPolicy 转换整个张量，不支持 float8。",
-            ),
-            instead=Text(
-                "Export to torchao as well, and convert the model before sharding it.",
-                "请同时导出到 torchao，并在分片前转换模型。",
-            ),
-            source=_SOURCE,
-        ),
-    ),
+    refusals=(float8_refusal(_POLICY, _SOURCE),),
     losses=(
         Loss(
             paths=("modules*",),
@@ -142,21 +157,7 @@ FSDP2 = System(
                 "先用单独的 MixedPrecisionPolicy 对需要保持 float32 的模块调用 fully_shard。",
             ),
         ),
-        Loss(
-            paths=("policy.param_dtype", "weights.master", "recipe"),
-            what=Text(
-                "The weights stay in float32 and are sharded: the shards are the master weights.",
-                "权重保持 float32 并被分片：分片就是主权重。",
-            ),
-        ),
-        Loss(
-            paths=("float32_matmul",),
-            what=Text("How float32 products are computed is not part of it.", "float32 乘法的计算方式不在其中。"),
-            instead=Text(
-                'Call torch.set_float32_matmul_precision("high") for TF32.',
-                '如需 TF32，请调用 torch.set_float32_matmul_precision("high")。',
-            ),
-        ),
+        FLOAT32_WEIGHTS_LOSS,
         Loss(
             paths=("reductions.accumulate_dtype",),
             what=Text("Gradients of the shards are summed over batches in float32.", "分片的梯度以 float32 跨批累加。"),
@@ -166,6 +167,7 @@ FSDP2 = System(
             what=Text("FSDP2 leaves buffers as they are: float32.", "FSDP2 不改变缓冲区：仍为 float32。"),
             instead=Text("Cast the buffers yourself.", "请自行转换缓冲区。"),
         ),
+        IDLE_SCALE_LOSS,
         *GRAD_SCALER_LOSSES,
         *RECORD_LOSSES,
     ),
@@ -179,6 +181,25 @@ FSDP2 = System(
                 "请在 float32 输出上计算损失。",
             ),
             source="measured on torch 2.13.0",
+        ),
+        Remark(
+            when=lambda plan, request: plan.compute_dtype in SIXTEEN_BIT_FORMATS,
+            what=Text(
+                "With set_requires_gradient_sync(False) gradients are summed over batches in reduce_dtype and not in "
+                "float32.",
+                "使用 set_requires_gradient_sync(False) 时，梯度以 reduce_dtype 而不是 float32 跨批累加。",
+            ),
+            source="measured on torch 2.13.0; torch/distributed/fsdp/_fully_shard/_fsdp_api.py",
+        ),
+        Remark(
+            when=lambda plan, request: plan.compute_dtype in SIXTEEN_BIT_FORMATS,
+            what=Text(
+                "A BatchNorm raises a dtype mismatch on CPU, where its buffers are float32 and its weights are not: "
+                "give it a fully_shard without a policy.",
+                "BatchNorm 的缓冲区为 float32 而权重不是，在 CPU 上会报数据类型不匹配："
+                "请对其单独调用不带策略的 fully_shard。",
+            ),
+            source="measured on torch 2.13.0; pytorch/pytorch#146114",
         ),
     ),
     write=_write,

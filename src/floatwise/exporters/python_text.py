@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, Dotted):
         return str(value)
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are Python's, too
     if isinstance(value, list | tuple):
         inner = ", ".join(value_text(item) for item in value)
         return (

@@ -62,7 +62,8 @@ class Settings:
     Attributes:
       values: Nested tables, of JSON, YAML or flags; of Python source: its module-level constants by name.
       lines: The line, from 1, of each value by its keys and list positions; of an argument of a call by
-        `("Name", "argument")`, and of the call by `("Name",)`: the first of that name.
+        `("Name", "argument")`, and of the call by `("Name",)`: the first of that name; of further ones by
+        `("Name", 1)` and so on.
       source: What messages call the file.
       form: How it was written: `json`, `yaml`, `python` or `flags`.
       calls: The calls of Python source, outer before inner, in the order of the source.

@@ -47,7 +47,11 @@ class _Reader:
             self.lines.setdefault((name,), line)
         nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset, -(n.end_col_offset or 0))):
-            self.calls.append(self._call(node))
+            call = self._call(node)
+            index = sum(other.name == call.name for other in self.calls)
+            self.calls.append(call)
+            if index:  # the first stands under its name alone
+                self.lines[(call.name, index)] = call.line
 
     def value(self, node: ast.expr) -> Any:
         """Returns what an expression is, as far as that can be told without running it."""
