@@ -24,9 +24,9 @@ LEVELS = (
     ("hardware", "stats"),
     ("plan",),
     ("tap", "exporters"),
-    ("torch",),
+    ("torch", "jax", "keras"),
     ("probe", "rehearse"),
-    ("planner",),
+    ("planner", "scaffold"),
     ("report",),
     ("cli",),
     ("__main__",),
@@ -34,13 +34,19 @@ LEVELS = (
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 
 FRAMEWORKS = frozenset(
-    "accelerate deepspeed jax keras lightning pytorch_lightning tensorflow torch transformers".split()
+    "accelerate deepspeed flax haiku jax jmp keras lightning optax pytorch_lightning tensorflow torch "
+    "transformers".split()
 )
 #: Rooms whose files may import a framework; elsewhere only a file that is named after one may import it.
-FRAMEWORK_ROOMS = frozenset({"tap", "torch", "probe", "rehearse"})
+FRAMEWORK_ROOMS = frozenset({"tap", "torch", "jax", "keras", "probe", "rehearse"})
 #: What the command line's own process uses of these rooms: it starts children and reads what they wrote.
 FRAMEWORK_FREE = frozenset(
     {
+        "floatwise.jax",
+        "floatwise.jax.policy_text",
+        "floatwise.keras",
+        "floatwise.keras.plan_support",
+        "floatwise.keras.report",
         "floatwise.probe",
         "floatwise.probe.flops",
         "floatwise.probe.recording",

@@ -17,6 +17,7 @@ from floatwise.cli.explain import explain
 from floatwise.cli.export import export
 from floatwise.cli.import_config import import_config
 from floatwise.cli.info import info
+from floatwise.cli.new import new
 from floatwise.cli.plan import plan
 from floatwise.cli.report import report
 from floatwise.cli.run import run as run_command
@@ -40,6 +41,7 @@ app.command(name="export")(export)
 app.command(name="import")(import_config)
 app.command(name="diff")(diff)
 app.command(name="info")(info)
+app.command(name="new")(new)
 app.command(name="explain")(explain)
 
 

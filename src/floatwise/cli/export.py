@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,19 @@ from floatwise.cli.unicode import can_print_unicode
 from floatwise.errors import BadInputError
 from floatwise.exporters import SYSTEMS, Exported, export_plan, get_system
 from floatwise.exporters.forms import form_of_file
-from floatwise.exporters.merge import merged_text
+from floatwise.exporters.merge import has_comments, merged_text
 from floatwise.exporters.system import System
 from floatwise.files import write_whole
+from floatwise.language import Text
 from floatwise.report import exported_to_json, render_export_notes, render_systems, systems_to_json
+from floatwise.report.plain import plain
 
 __all__ = ["export"]
+
+_NO_COMMENTS = Text(
+    "{file}: its comments are gone: the merged file is written anew, keys and values alone.",
+    "{file}：其中的注释已丢失：合并后的文件是重新写出的，只含键和值。",
+)
 
 
 def export(
@@ -48,6 +56,8 @@ def export(
         return
     if to is None:
         raise BadInputError(f"got no system; give --to with one of: {', '.join(SYSTEMS)}")
+    if output is None and (merge or force):
+        raise BadInputError(f"got --{'merge' if merge else 'force'} and no file; name it with -o")
     system = get_system(to)
     chosen = plan_from(plan, recipe_name)
     if form is None and output is not None:
@@ -55,7 +65,10 @@ def export(
     exported = export_plan(
         chosen, system, version=for_version, form=form, options=_options(system, stage, fsdp, option or [])
     )
+    had_comments = output is not None and merge and has_comments(output, exported.form)
     text = exported.text if output is None else _written(exported, system, output, merge, force)
+    if had_comments:
+        print(_NO_COMMENTS.format(file=plain(output)), file=sys.stderr)
     if as_json:
         values = exported_to_json(exported) | {"text": text, "written": str(output) if output else None}
         print(json.dumps(values, ensure_ascii=not can_print_unicode(), indent=2))
@@ -76,6 +89,9 @@ def _list(as_json: bool) -> None:
 
 def _form(system: System, output: Path) -> str | None:
     """Returns the form that the ending of the output's name stands for."""
+    if output.suffix == ".toml":
+        usual = next(iter(system.forms.values()))
+        raise BadInputError(f"{output}: a name that ends in .toml is that of a plan; name a file such as {usual}")
     found = form_of_file(str(output))
     if found is None:
         return None
@@ -93,13 +109,21 @@ def _options(system: System, stage: int | None, fsdp: int | None, given: list[st
         name, equals, value = text.partition("=")
         if not equals:
             raise BadInputError(f"got --option {text}; write --option NAME=VALUE")
-        values[name.strip()] = value.strip()
-    values |= {name: value for name, value in (("stage", stage), ("fsdp", fsdp)) if value is not None}
+        _add(values, name.strip(), value.strip())
+    for name, number in (("stage", stage), ("fsdp", fsdp)):
+        if number is not None:
+            _add(values, name, number)
     for row in system.options:
         if row.name in values:
             # On the command line everything is text; the choices say what it should be.
             values[row.name] = next((c for c in row.choices if str(c) == str(values[row.name])), values[row.name])
     return values
+
+
+def _add(values: dict[str, Any], name: str, value: Any) -> None:
+    if name in values and str(values[name]) != str(value):
+        raise BadInputError(f"got the option {name} twice, as {values[name]} and {value}; give it once")
+    values[name] = value
 
 
 def _written(exported: Exported, system: System, output: Path, merge: bool, force: bool) -> str:
