@@ -33,6 +33,9 @@ def write_whole(path: str | os.PathLike[str], text: str, what: str) -> None:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    if target.exists() and not target.is_file() and not target.is_dir():
+        # A rename would put a file in the place of a device: of /dev/null, for all who use it.
+        raise OSError("it is no ordinary file")
     temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         with temporary.open("xb") as file:

@@ -131,6 +131,9 @@ def _written(exported: Exported, system: System, output: Path, merge: bool, forc
     text = exported.text
     if merge and force:
         raise BadInputError("got both --merge and --force; give one of them")
+    if output.exists() and not output.is_file() and not output.is_dir():
+        # A device would be replaced by a file: /dev/null, for all who use it.
+        raise BadInputError(f"{output}: no plain file; without -o the configuration goes to stdout")
     if output.exists() and not output.is_dir():
         if merge:
             text = merged_text(output, exported, system)

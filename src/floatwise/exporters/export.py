@@ -10,6 +10,7 @@ from typing import Any
 from floatwise.errors import BadInputError, PlanError, UnknownNameError
 from floatwise.exporters.forms import FORMS
 from floatwise.exporters.read import read_settings, settings_of_text
+from floatwise.exporters.settings import printable
 from floatwise.exporters.system import Loss, Reading, Request, System
 from floatwise.exporters.version import Version, installed_version
 from floatwise.language import Text
@@ -121,7 +122,7 @@ def _options(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
         option = next((o for o in system.options if o.name == name), None)
         if option is None:
             known = ", ".join(o.name for o in system.options) or "none"
-            raise BadInputError(f"got the option {name} = {value!r}; {system.title} has: {known}")
+            raise BadInputError(f"got the option {printable(name)} = {value!r}; {system.title} has: {known}")
         if value not in option.choices:
             allowed = " or ".join(str(c) for c in option.choices)
             raise BadInputError(f"got {name} = {value!r}, expected {allowed}; it is {option.meaning}")

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from floatwise.exporters.knob import Knob
-from floatwise.exporters.settings import UNKNOWN
+from floatwise.exporters.settings import UNKNOWN, Settings
 
-__all__ = ["FlagKnob", "flag_text", "flag_value", "flag_values"]
+__all__ = ["FlagKnob", "flag_text", "flag_value", "flag_values", "typed_flags"]
 
+_TRUE = frozenset({"yes", "true", "t", "y", "1"})
+_FALSE = frozenset({"no", "false", "f", "n", "0"})
 _SWITCH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "0", "1"})
 
 
@@ -51,6 +53,23 @@ def flag_values(values: Mapping[str, Any], knobs: Mapping[str, Knob]) -> dict[st
     """Returns the values that there are rows for, in their types; those known only when run are left out."""
     read = {name: flag_value(knobs[name], value) for name, value in values.items() if name in knobs}
     return {name: value for name, value in read.items() if value is not UNKNOWN}
+
+
+def typed_flags(settings: Settings, knobs: Mapping[str, Knob]) -> Settings:
+    """Returns flags of a system that is configured by values as those values: `--bf16 True` as true.
+
+    The words are those of `transformers.hf_argparser.string_to_bool`, 5.24.0.
+    """
+    values = {name: _typed(knobs[name], value) if name in knobs else value for name, value in settings.values.items()}
+    return replace(settings, values=values)
+
+
+def _typed(knob: Knob, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if knob.kind == "bool" and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    return UNKNOWN if "$" in value else value
 
 
 def flag_text(value: float) -> float | int:

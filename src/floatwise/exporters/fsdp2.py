@@ -34,6 +34,7 @@ from floatwise.plan.problems import Problem
 __all__ = ["FSDP2"]
 
 _POLICY = "MixedPrecisionPolicy"
+_POSITIONS = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_inputs")
 _SOURCE = "torch/distributed/fsdp/_fully_shard/_fsdp_api.py, 2.13.0"
 
 _HEADER = Text(
@@ -80,19 +81,20 @@ def _read(settings: Settings, version: Version) -> Reading:
     call = settings.call(_POLICY)
     if call is None:
         raise SettingsProblems([Problem((), f"there is no call of {_POLICY}(...) in this source")])
+    given = {**dict(zip(_POSITIONS, call.args, strict=False)), **call.kwargs}
     cast = cast_of_model(settings)
     stored = cast.dtype if cast and cast.dtype in STORE_FORMATS else "float32"
-    compute = dtype_of(call.kwargs.get("param_dtype")) or stored
-    reduced = dtype_of(call.kwargs.get("reduce_dtype")) or compute
+    compute = dtype_of(given.get("param_dtype")) or stored
+    reduced = dtype_of(given.get("reduce_dtype")) or compute
     return nearest_plan(
         compute_dtype=compute,
         param_dtype=stored,
-        output_dtype=dtype_of(call.kwargs.get("output_dtype")) or compute,
+        output_dtype=dtype_of(given.get("output_dtype")) or compute,
         # The sharded gradients that are summed have the format of the weights as they were made.
         reductions=Reductions(reduce_dtype=reduced, accumulate_dtype=stored, buffer_dtype=stored),
         loss_scale=scale_of(settings, float16="float16" in (compute, reduced, stored)),
         float32_matmul=float32_matmul_of(settings),
-        findings=[_UNCAST_INPUTS] if call.kwargs.get("cast_forward_inputs") is False else [],
+        findings=[_UNCAST_INPUTS] if given.get("cast_forward_inputs") is False else [],
         loc=cast.loc if cast and stored != "float32" else (_POLICY, "param_dtype"),
     )
 

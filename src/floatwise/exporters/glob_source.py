@@ -41,7 +41,7 @@ def glob_regex(pattern: str, separator: str = ".") -> str:
 
 def regex_text(regex: str) -> str:
     """Returns an expression as Python source: a raw text where its characters allow it."""
-    plain = not re.search(r'["\x00-\x1f\x7f]', regex) and not regex.endswith("\\")
+    plain = regex.isprintable() and '"' not in regex and not regex.endswith("\\")
     return f'r"{regex}"' if plain and "\\" in regex else value_text(regex) if plain else repr(regex)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,6 +76,13 @@ def named_arguments(call: Call) -> dict[str, Any]:
     return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
 
 
+def _float64(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number past float64
+        return math.inf
+
+
 def loss_scale_of(call: Call) -> LossScale | None:
     """Returns the loss scale of a GradScaler call; None when it says `enabled=False`.
 
@@ -96,7 +104,7 @@ def loss_scale_of(call: Call) -> LossScale | None:
     }
     for name in ("initial_scale", "growth_factor", "backoff_factor"):
         if name in fields:
-            fields[name] = float(fields[name])
+            fields[name] = _float64(fields[name])
     if "growth_interval" in fields:
         fields["growth_interval"] = int(fields["growth_interval"])
     fields |= _beyond(values) if call.name == "LossScaler" else _PLAIN

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,6 +78,8 @@ class Knob:
             return None
         if isinstance(value, Dotted) and self.kind not in ("name", "any") and value.last not in ("True", "False"):
             return None  # a variable of the script
+        if isinstance(value, Dotted) and self.choices and "." not in value:
+            return f"got {value}, which is known only when the script runs; write {self.expected}"
         if not self._is_kind(value):
             return self._sentence(value, self.expected)
         if self.choices and value not in self.choices:
@@ -95,7 +98,7 @@ class Knob:
         if self.kind == "int":
             return isinstance(value, int) and not isinstance(value, bool)
         if self.kind == "float":
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            return isinstance(value, int | float) and not isinstance(value, bool) and _is_float64(value)
         if self.kind == "list":
             return isinstance(value, list | tuple)
         if self.kind == "table":
@@ -167,7 +170,8 @@ def check_knobs(
     others = frozenset(others)
     if settings.form == "python":
         closed = [table for table in closed if table]
-    known = [*knobs, *others]
+    # The names of calls are no keys of a file.
+    known = [key for key in (*knobs, *others) if settings.form == "python" or not key[:1].isupper()]
     reported: set[Loc] = set()
     for loc, value in settings.leaves():
         path = ".".join(str(part) for part in loc)
@@ -231,6 +235,13 @@ def _limit(value: float) -> str:
     return f"2**{exponent - 1}" if mantissa == 0.5 and not 2**-4 <= value < 2**17 else f"{value:g}"
 
 
+def _is_float64(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number past float64
+        return False
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -242,4 +253,6 @@ def _shown(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return "null"
-    return f'"{value}"' if isinstance(value, str) and len(value) < 60 else reprlib.repr(value)
+    if isinstance(value, str) and len(value) < 60:
+        return f'"{value}"' if value.isprintable() else json.dumps(value)
+    return reprlib.repr(value)

@@ -4,19 +4,31 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from floatwise.errors import BadInputError
 from floatwise.exporters.export import Exported
 from floatwise.exporters.forms import FORMS
-from floatwise.exporters.read import load_settings, read_settings, settings_of_text
+from floatwise.exporters.forms.shell_words import shell_words
+from floatwise.exporters.read import load_settings, read_settings, read_text, settings_of_text
+from floatwise.exporters.settings import Settings
 from floatwise.exporters.system import System
 from floatwise.exporters.version import Version
 from floatwise.plan.diff import diff_plans
 
-__all__ = ["merged_text"]
+__all__ = ["has_comments", "merged_text"]
+
+# A `#` that begins a line or follows a space; within a quotation it says too much and no harm is done.
+_COMMENT = re.compile(r"(?:^|\s)#")
+
+
+def has_comments(path: Path, form: str) -> bool:
+    """Returns whether a file of a form that knows comments has some; they are lost when it is merged."""
+    return form in ("yaml", "flags") and path.is_file() and _COMMENT.search(read_text(path)) is not None
 
 
 def merged_text(path: Path, exported: Exported, system: System) -> str:
@@ -33,19 +45,53 @@ def merged_text(path: Path, exported: Exported, system: System) -> str:
     if form.dump is None:
         raise BadInputError(f"{path}: Python source cannot be merged; write to another file with -o")
     old = load_settings(path, exported.form)
+    if exported.form == "flags":
+        _check_flags_alone(path)
     new = settings_of_text(exported.text, exported.form)
-    kept = copy.deepcopy(dict(old.values))
+    kept = copy.deepcopy(dict(FORMS[exported.form].parse(read_text(path)).content or old.values))
     for table in system.closed:
-        if table:
+        if table and _is_of_precision(system, table):
             _remove(kept, table.split("."))
-    text = form.dump(_joined(kept, new.values, system.stand_ins))
-    merged = settings_of_text(text, exported.form, str(path))
-    reading = read_settings(merged, system, Version.of(exported.version))
+    # A batch size said otherwise (train_batch_size) would contradict a second one.
+    said = any("batch_size" in str(key) for key in old.values)
+    values = {key: value for key, value in new.values.items() if not (said and key in system.stand_ins)}
+    text = form.dump(_joined(kept, values, system.stand_ins))
+    merged = settings_of_text(text, exported.form, f"{path} (merged)")
+    reading = read_settings(_as_trainer_reads(merged, system), system, Version.of(exported.version))
     changes = diff_plans(exported.reading.plan, reading.plan)
     if changes:
         rows = "\n".join(f"  {c.path}: {c.before} would become {c.after}" for c in changes)
         raise BadInputError(f"{path}: keys of this file that stay would change what the plan says:\n{rows}")
     return text
+
+
+def _check_flags_alone(path: Path) -> None:
+    """Refuses a launch script, of which only the flags would be left."""
+    before = ""
+    for line, word in shell_words(read_text(path)):
+        if not word.startswith("--") and not (before.startswith("--") and "=" not in before):
+            raise BadInputError(
+                f"{path}:{line}: got {word!r}, which is no flag: of a script only the flags would be left; write them "
+                "to another file with -o, and put that into the command"
+            )
+        before = word
+
+
+def _as_trainer_reads(settings: Settings, system: System) -> Settings:
+    """Marks a file as part of Trainer's or Accelerate's where it leaves "auto" to them."""
+    knobs = system.knobs
+    auto = any(value == "auto" and (knob := knobs.get(_path(loc))) and knob.auto for loc, value in settings.leaves())
+    return replace(settings, beneath="Trainer or Accelerate") if auto else settings
+
+
+def _path(loc: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in loc)
+
+
+def _is_of_precision(system: System, table: str) -> bool:
+    """Returns whether a table is mostly of precision keys: `fp16` is, Lightning's `trainer` is not."""
+    own = sum(key.startswith(f"{table}.") for key in system.knobs)
+    return own > sum(key.startswith(f"{table}.") for key in system.others)
 
 
 def _joined(

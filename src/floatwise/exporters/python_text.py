@@ -22,7 +22,11 @@ def value_text(value: Any) -> str:
     if isinstance(value, Dotted):
         return str(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are Python's, too
+        # JSON's escapes are Python's, too; what a reader would not see as it is, such as U+202E, becomes one.
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+            for c in json.dumps(value, ensure_ascii=False)
+        )
     if isinstance(value, list | tuple):
         inner = ", ".join(value_text(item) for item in value)
         return (

@@ -9,14 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from floatwise.errors import BadFileError
+from floatwise.exporters.flag_knob import typed_flags
 from floatwise.exporters.forms import FORMS, form_of_file
 from floatwise.exporters.forms.parsed import FormError
 from floatwise.exporters.knob import check_knobs
-from floatwise.exporters.settings import Settings, SettingsProblems
+from floatwise.exporters.settings import Settings, SettingsProblems, printable
 from floatwise.exporters.system import Reading, System
 from floatwise.exporters.version import Version
+from floatwise.plan.layout import FILE_BEGINS
 
-__all__ = ["load_settings", "read_settings", "recognise", "settings_of_text"]
+__all__ = ["load_settings", "read_settings", "read_text", "recognise", "settings_of_text"]
 
 # A configuration is a few KiB; a training script may be longer. Past this it is data given by mistake. Convention.
 _MAX_BYTES = 4 * 2**20
@@ -31,7 +33,7 @@ def settings_of_text(text: str, form: str, source: str = "<string>") -> Settings
     try:
         parsed = FORMS[form].parse(text)
     except FormError as error:
-        raise BadFileError(f"{source}:{error.line}: {error.what}") from None
+        raise BadFileError(f"{printable(source)}:{error.line}: {printable(error.what)}") from None
     return Settings(parsed.values, parsed.lines, source, form, parsed.calls)
 
 
@@ -46,9 +48,11 @@ def load_settings(path: str | os.PathLike[str], form: str | None = None) -> Sett
       BadFileError: There is no such file, or it is none of the forms.
     """
     source = os.fspath(path)
-    text = _read(Path(path), source)
+    text = read_text(path)
     if not text.strip():
-        raise BadFileError(f"{source}:1: the file is empty")
+        raise BadFileError(f"{printable(source)}:1: the file is empty")
+    if text.startswith(FILE_BEGINS):
+        raise BadFileError(f"{printable(source)}:1: this is a plan of Floatwise, not the configuration of a system")
     chosen = FORMS[form] if form else form_of_file(source)
     name = chosen.name if chosen else "json" if text.lstrip().startswith("{") else "yaml"
     return replace(settings_of_text(text, name, source), files=str(Path(path).parent))
@@ -60,8 +64,12 @@ def read_settings(settings: Settings, system: System, version: Version) -> Readi
     Raises:
       BadFileError: Values are wrong, or contradict each other; each line begins with `path:line:`.
     """
+    closed = system.closed
+    if settings.form == "flags" and "flags" not in system.forms:
+        settings = typed_flags(settings, system.knobs)
+        closed = ()  # the flags of the script itself are among them
     problems = list(
-        check_knobs(settings, system.knobs, version, closed=system.closed, others=system.others, title=system.title)
+        check_knobs(settings, system.knobs, version, closed=closed, others=system.others, title=system.title)
     )
     if problems:
         raise settings.bad_file(problems)
@@ -82,14 +90,21 @@ def recognise(settings: Settings, systems: Iterable[System]) -> System:
     if best.recognises(settings) <= 0:
         known = ", ".join(system.name for system in systems)
         raise BadFileError(
-            f"{settings.source}:1: this is no configuration of a system known here; name it with --from: {known}"
+            f"{printable(settings.source)}:1: this is no configuration of a system known here; name it with --from: "
+            f"{known}"
         )
     return best
 
 
-def _read(path: Path, source: str) -> str:
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Returns the text of a file.
+
+    Raises:
+      BadFileError: It cannot be read, is larger than any configuration, or no UTF-8.
+    """
+    source = printable(os.fspath(path)).replace("\n", "\\n")
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise BadFileError(f"{source}: there is no such file") from None

@@ -10,7 +10,7 @@ from typing import Any
 from floatwise.errors import BadFileError
 from floatwise.plan.problems import Loc, Problem, dotted
 
-__all__ = ["UNKNOWN", "Call", "Dotted", "Settings", "SettingsProblems", "Unknown"]
+__all__ = ["UNKNOWN", "Call", "Dotted", "Settings", "SettingsProblems", "Unknown", "printable"]
 
 
 class Dotted(str):
@@ -45,6 +45,7 @@ class Call:
       line: Line of the call, from 1.
       dotted: The whole name as written.
       assigned: The name that the call's result is assigned to; empty when it is not.
+      open: True when it has further arguments that only running would tell: `*args`, or `**kwargs` of no literal.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Call:
     line: int
     dotted: str = ""
     assigned: str = ""
+    open: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class Settings:
     def bad_file(self, problems: Iterable[Problem]) -> BadFileError:
         """Returns the error that lists `problems`, each with the file and its line."""
         rows = sorted((self.line(p.loc), f"{dotted(p.loc)}: {p.text}" if p.loc else p.text) for p in problems)
-        return BadFileError("\n".join(f"{self.source}:{line}: {text}" for line, text in dict.fromkeys(rows)))
+        return BadFileError(
+            "\n".join(f"{printable(self.source)}:{line}: {printable(text)}" for line, text in dict.fromkeys(rows))
+        )
 
 
 class SettingsProblems(Exception):
@@ -127,6 +131,14 @@ class SettingsProblems(Exception):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(p.text for p in self.problems))
+
+
+def printable(text: str) -> str:
+    """Returns the text with what is no printable character as its escape; line breaks stay.
+
+    That keeps a value of a file from moving the cursor, colouring the terminal or reversing the text.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _leaves(loc: Loc, value: Any) -> Iterator[tuple[Loc, Any]]:

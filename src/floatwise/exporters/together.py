@@ -104,6 +104,9 @@ def _loaded(
         try:
             settings = load_settings(path)
             known = systems[from_system] if from_system and index == 0 else None
+            if known and settings.form not in (*known.forms, "flags"):
+                forms = " or ".join(known.forms)
+                raise BadFileError(f"{path}:1: got {settings.form}; {known.title} is configured in {forms}")
             loaded.append((known or recognise(settings, systems.values()), settings))
         except BadFileError as error:
             faults.append(str(error))
@@ -140,7 +143,7 @@ def _deepspeed_of(owner: _Owner, given: list[Settings], faults: list[str]) -> Se
     if isinstance(named.value, Mapping):
         return inline_settings(owner.settings, named)
     folders = dict.fromkeys((Path(owner.settings.files or "."), Path(".")))
-    found = next((path for folder in folders if (path := folder / named.value).is_file()), None)
+    found = next((path for folder in folders if _is_file(path := folder / named.value)), None)
     if found is None:
         where = " or ".join(str(folder) for folder in folders)
         text = f"names the DeepSpeed file {named.value}, which is not in {where}"
@@ -154,6 +157,13 @@ def _deepspeed_of(owner: _Owner, given: list[Settings], faults: list[str]) -> Se
     except BadFileError as error:
         faults.append(str(error))
         return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _same(a: Settings, b: Settings) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import reprlib
 from dataclasses import dataclass
 from functools import total_ordering
 
@@ -12,7 +13,7 @@ from floatwise.errors import BadInputError
 
 __all__ = ["Version", "installed_version"]
 
-_NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)(.*)", re.DOTALL)
+_NUMBERS = re.compile(r"v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)([\w.+!-]*)", re.ASCII)
 
 
 @total_ordering
@@ -32,11 +33,11 @@ class Version:
         """Reads a version.
 
         Raises:
-          BadInputError: The text does not begin with numbers.
+          BadInputError: The text does not begin with numbers, or is no version after them.
         """
         found = _NUMBERS.fullmatch(text.strip())
         if not found:
-            raise BadInputError(f"got the version {text!r}; write its numbers, as in 0.19.8")
+            raise BadInputError(f"got the version {reprlib.repr(text)}; write its numbers, as in 0.19.8")
         return cls(tuple(int(number) for number in found[1].split(".")), text.strip())
 
     def __eq__(self, other: object) -> bool:

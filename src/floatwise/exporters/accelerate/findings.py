@@ -7,9 +7,12 @@ from floatwise.language import Text
 
 __all__ = [
     "AUTOCAST_OFF",
+    "DEEPSPEED_UNREAD",
     "DOWNCAST",
     "FLOAT16_ON_CPU",
+    "IDLE_AMAX",
     "IDLE_FP8_CONFIG",
+    "MEGATRON",
     "MS_AMP",
     "POLICY_ALONE",
     "SET_BY_LAUNCHER",
@@ -30,6 +33,37 @@ IDLE_FP8_CONFIG = (
         "fp8_config 只有在 mixed_precision: fp8 时才起作用；在这里无效。",
     ),
     Text("Write mixed_precision: fp8, or delete fp8_config.", "改为 mixed_precision: fp8，或删除 fp8_config。"),
+)
+
+IDLE_AMAX = (
+    Text(
+        "`accelerate config` writes this key and `accelerate launch` passes it over: it does nothing.",
+        "`accelerate config` 会写入此键，而 `accelerate launch` 会忽略它：不起任何作用。",
+    ),
+    Text(
+        "Write amax_history_len and amax_compute_algo, which are read.",
+        "请改写为会被读取的 amax_history_len 与 amax_compute_algo。",
+    ),
+)
+# accelerate/commands/config/cluster.py writes them, utils/dataclasses.py `TERecipeKwargs` reads others; 1.15.0.
+
+MEGATRON = (
+    Text(
+        "Under MEGATRON_LM the model is Megatron-LM's: with fp16 or bf16 its weights are stored in 16 bits, with "
+        "float32 master weights. The plan given here is that of Accelerate alone.",
+        "MEGATRON_LM 下模型由 Megatron-LM 构建：fp16 或 bf16 时权重以 16 位存储，并带 float32 主权重。"
+        "这里给出的计划只反映 Accelerate 本身。",
+    ),
+    Text("Read Megatron-LM's flags instead.", "请改为读取 Megatron-LM 的参数。"),
+)
+
+DEEPSPEED_UNREAD = (
+    Text(
+        "The configuration of this DeepSpeedPlugin is known only when the script runs; the plan given here is that of "
+        "DeepSpeed's defaults.",
+        "该 DeepSpeedPlugin 的配置只有运行脚本时才知道；这里给出的计划按 DeepSpeed 的默认值。",
+    ),
+    Text("Read its JSON file together with this one.", "请将其 JSON 文件与此文件一起读取。"),
 )
 
 DOWNCAST = (

@@ -18,6 +18,7 @@ FILE_OTHERS = frozenset(
     parallelism_config megatron_lm_config mpirun_config tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file
     commands tpu_vm tpu_env dynamo_config dynamo_backend
     fp8_config.use_autocast_during_eval fp8_config.override_linear_precision fp8_config.opt_level
+    fp8_config.amax_history_length fp8_config.amax_compute_algorithm
     fp8_config.fp8_use_autocast_during_eval fp8_config.fp8_override_linear_precision fp8_config.fp8_opt_level
     ec2_instance_type iam_role_name image_uri profile region base_job_name pytorch_version transformers_version
     py_version sagemaker_inputs_file sagemaker_metrics_file additional_args

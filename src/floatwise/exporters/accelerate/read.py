@@ -24,6 +24,8 @@ from floatwise.plan.recipe_table import Scaling
 __all__ = ["read", "recognises"]
 
 _FLOAT8 = "float8_e4m3fn"
+# Members of accelerate.utils.PrecisionType.
+_ENUM = {"NO": "no", "FP8": "fp8", "FP16": "fp16", "BF16": "bf16"}
 _ON = (True, "yes", "true", "True", "1")
 
 
@@ -40,6 +42,9 @@ def recognises(settings: Settings) -> float:
     """Returns how surely settings are Accelerate's."""
     if settings.form == "python":
         return 0.95 if settings.call("Accelerator") else 0.0
+    if settings.form == "flags":
+        # Trainer has no such flag: `accelerate launch --mixed_precision …`, or a script that hands it on.
+        return 0.95 if settings.has("mixed_precision") else 0.0
     if not settings.has("distributed_type"):
         return 0.4 if settings.has("mixed_precision") else 0.0
     return 0.95 if settings.has("mixed_precision") or settings.has("compute_environment") else 0.7
@@ -54,6 +59,11 @@ def _read_file(settings: Settings) -> Reading:
         return nearest_plan(**deepspeed_formats(mode).arguments(), loc=loc)
     fsdp = _version_of_fsdp(settings) if kind == "FSDP" else 0
     found = []
+    if kind == "MEGATRON_LM" and mode != "no":
+        found.append(Finding("megatron-decides", ("distributed_type",), *rows.MEGATRON))
+    for name in ("amax_history_length", "amax_compute_algorithm"):
+        if settings.has("fp8_config", name):
+            found.append(Finding("idle-amax-key", ("fp8_config", name), *rows.IDLE_AMAX))
     if mode == "fp16" and on_cpu:
         found.append(Finding("float16-on-cpu", loc, *rows.FLOAT16_ON_CPU))
     if mode != "fp8" and settings.get("fp8_config"):
@@ -71,7 +81,8 @@ def _read_file(settings: Settings) -> Reading:
 
 
 def _version_of_fsdp(settings: Settings) -> int:
-    config = settings.get("fsdp_config") or {}
+    config = settings.get("fsdp_config")
+    config = config if isinstance(config, Mapping) else {}
     return 2 if str(config.get("fsdp_version", config.get("version", 1))) == "2" else 1
 
 
@@ -84,10 +95,16 @@ def _read_source(settings: Settings) -> Reading:
     if call is None:
         raise SettingsProblems([Problem((), "there is no call of Accelerator(...) in this source")])
     loc: Loc = ("Accelerator", "mixed_precision") if "mixed_precision" in call.kwargs else ("Accelerator",)
-    given = call.kwargs.get("mixed_precision")
+    given = _mixed_precision(call)
     # A name in the source is a str, too, but no literal.
     mode = given if isinstance(given, str) and not isinstance(given, Dotted) else ""
     found = [] if mode else [Finding("set-by-launcher", loc, *rows.SET_BY_LAUNCHER)]
+    plugin = settings.call("DeepSpeedPlugin")
+    if plugin is not None:
+        config = plugin.kwargs.get("hf_ds_config", "")
+        if plugin.open or isinstance(config, Dotted) or not isinstance(config, str | Mapping):
+            found.append(Finding("deepspeed-unread", ("DeepSpeedPlugin",), *rows.DEEPSPEED_UNREAD))
+        return nearest_plan(**deepspeed_formats(mode or "no").arguments(), findings=found, loc=loc)
     formats = _formats(settings, call, mode or "no", found, loc)
     if mode != "fp8":
         matmul = float32_matmul_of(settings)
@@ -95,6 +112,12 @@ def _read_source(settings: Settings) -> Reading:
     if settings.call("MSAMPRecipeKwargs"):
         found.append(Finding("ms-amp", ("MSAMPRecipeKwargs",), *rows.MS_AMP))
     return _float8(formats, _scaling(settings), found, loc, float32_matmul_of(settings))
+
+
+def _mixed_precision(call: Call) -> Any:
+    """Returns the argument, which is the third where it is not named (accelerate/accelerator.py, 1.15.0)."""
+    value = call.kwargs.get("mixed_precision", call.args[2] if len(call.args) > 2 else None)
+    return _ENUM.get(value.last, value) if isinstance(value, Dotted) and "PrecisionType." in value else value
 
 
 def _formats(settings: Settings, call: Call, mode: str, found: list[Finding], loc: Loc) -> Formats:

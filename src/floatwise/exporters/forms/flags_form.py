@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from floatwise.exporters.forms.parsed import FormError, Parsed
+from floatwise.exporters.forms.shell_words import UnclosedQuotation, shell_words
 from floatwise.plan.problems import Loc
 
 __all__ = ["dump_flags", "parse_flags"]
@@ -17,7 +18,7 @@ def parse_flags(text: str) -> Parsed:
     """Returns the flags of a text by name, without dashes and with `-` as `_`; a flag without a value is True.
 
     Values stay texts. Comments, line ends with a backslash, and words that belong to no flag are passed over, so a
-    shell script that launches training can be read.
+    shell script that launches training can be read; flags within quotations count, as in `ARGS="--bf16 --lr 1"`.
 
     Raises:
       FormError: A quotation is not closed.
@@ -25,7 +26,11 @@ def parse_flags(text: str) -> Parsed:
     values: dict[str, Any] = {}
     lines: dict[Loc, int] = {}
     name = ""
-    for line, word in _words(text):
+    try:
+        words = shell_words(text)
+    except UnclosedQuotation as error:
+        raise FormError(error.line, "not flags: No closing quotation") from None
+    for line, word in words:
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             name = name.replace("-", "_")
@@ -46,15 +51,3 @@ def dump_flags(values: Mapping[str, Any]) -> str:
         flag = f"--{name.replace('_', '-')}"
         rows.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
     return "\n".join(rows) + "\n"
-
-
-def _words(text: str) -> list[tuple[int, str]]:
-    words: list[tuple[int, str]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        try:
-            # A backslash at the end of a line only joins lines, and flags need no joining.
-            found = shlex.split(line.rstrip().removesuffix("\\"), comments=True)
-        except ValueError as error:
-            raise FormError(number, f"not flags: {error}") from None
-        words += [(number, word) for word in found]
-    return words

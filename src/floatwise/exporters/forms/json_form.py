@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
-from floatwise.exporters.forms.parsed import FormError, Parsed
+from floatwise.exporters.forms.parsed import DEEPEST, FormError, Parsed
 from floatwise.plan.problems import Loc
 
 __all__ = ["dump_json", "parse_json"]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_TEXT_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?(?:NaN|Infinity|\d+)')
 
 
 def parse_json(text: str) -> Parsed:
@@ -30,7 +33,7 @@ def parse_json(text: str) -> Parsed:
     except RecursionError:
         raise FormError(1, "not a configuration: its tables are nested too deep") from None
     except ValueError as error:
-        raise FormError(1, str(error)) from None
+        raise _number_error(text, error) from None
     if not isinstance(content, dict):
         raise FormError(1, f"got {_kind(content)}, expected a table in braces")
     lines: dict[Loc, int] = {}
@@ -41,6 +44,19 @@ def parse_json(text: str) -> Parsed:
 def dump_json(values: Mapping[str, Any]) -> str:
     """Returns the table as indented JSON that ends with a newline."""
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def _number_error(text: str, error: ValueError) -> FormError:
+    """Returns the fault of NaN, or of digits past what Python's reader takes."""
+    most = sys.get_int_max_str_digits()
+    for found in _TEXT_OR_NUMBER.finditer(text):
+        word = found.group().lstrip("-")
+        line = text.count("\n", 0, found.start()) + 1
+        if word in ("NaN", "Infinity"):
+            return FormError(line, str(error))
+        if word[0] != '"' and 0 < most < len(word):
+            return FormError(line, f"got a number of {len(word)} digits, which nothing computes with")
+    return FormError(1, str(error))
 
 
 def _no_number(name: str) -> Any:
@@ -69,10 +85,13 @@ class _Places:
 
     def __init__(self, text: str, lines: dict[Loc, int]) -> None:
         self.text, self.lines = text, lines
+        self.ends = [found.start() for found in re.finditer("\n", text)]
         self.decoder = json.JSONDecoder()
 
     def value(self, at: int, loc: Loc) -> int:
         """Notes the value at `at`; returns the position after it."""
+        if len(loc) > DEEPEST:
+            raise FormError(self.line(at), f"not a configuration: tables and lists are nested deeper than {DEEPEST}")
         if loc:
             self.lines.setdefault(loc, self.line(at))
         if self.text[at] == "{":
@@ -82,7 +101,7 @@ class _Places:
         return self.decoder.raw_decode(self.text, at)[1]
 
     def line(self, at: int) -> int:
-        return self.text.count("\n", 0, at) + 1
+        return bisect_left(self.ends, at) + 1
 
     def _members(self, at: int, loc: Loc) -> int:
         at = self._skip(at + 1)

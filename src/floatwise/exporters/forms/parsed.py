@@ -10,16 +10,27 @@ from typing import Any
 from floatwise.exporters.settings import Call
 from floatwise.plan.problems import Loc
 
-__all__ = ["FormError", "Parsed"]
+__all__ = ["DEEPEST", "FormError", "Parsed"]
+
+DEEPEST = 100
+"""How deep tables and lists may be nested. Convention: configurations have under ten levels."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """Values, lines and calls of a text; the attributes are those of `Settings`."""
+    """A text understood.
+
+    Attributes:
+      values: As in `Settings`; keys are texts.
+      lines: As in `Settings`.
+      calls: As in `Settings`.
+      content: The table with the keys as they are, numbers and dates in YAML; None where it is `values`.
+    """
 
     values: Mapping[str, Any]
     lines: Mapping[Loc, int] = field(default_factory=dict)
     calls: tuple[Call, ...] = ()
+    content: Mapping[Any, Any] | None = None
 
 
 class FormError(ValueError):

@@ -50,6 +50,8 @@ def recognises(settings: Settings) -> float:
     """Returns how surely the source is JAX's."""
     if _policy_text(settings) is not None or any(settings.call(n) for n in ("DynamicScale", "DynamicLossScale")):
         return 0.9
+    if _made_policy(settings) is not None:
+        return 0.9
     return 0.8 if _flax_dtypes(settings) is not None or _matmul(settings) is not None else 0.0
 
 
@@ -96,11 +98,26 @@ def _policy(settings: Settings) -> tuple[PolicyString, Loc]:
             return parse_policy_string(text), loc
         except BadInputError as error:
             raise SettingsProblems([Problem(loc, str(error))]) from None
+    made = _made_policy(settings)
+    if made is not None:
+        return made
     dtypes = _flax_dtypes(settings)
     if dtypes is None:
         raise SettingsProblems([Problem((), "there is no policy string and no dtype= of a Flax module in this source")])
     param, compute, loc = dtypes
     return PolicyString(param, compute, compute), loc
+
+
+def _made_policy(settings: Settings) -> tuple[PolicyString, Loc] | None:
+    """Returns what `jmp.Policy(param_dtype, compute_dtype, output_dtype)` says; None where it is not literal."""
+    names = ("param_dtype", "compute_dtype", "output_dtype")
+    for call in settings.calls:
+        if call.name == "Policy":
+            values = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+            dtypes = [_jax_dtype(values.get(name)) for name in names]
+            if all(dtype in STORE_FORMATS for dtype in dtypes):
+                return PolicyString(dtypes[0], dtypes[1], dtypes[2]), ("Policy",)
+    return None
 
 
 def _policy_text(settings: Settings) -> tuple[str, Loc] | None:

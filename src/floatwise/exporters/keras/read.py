@@ -53,7 +53,7 @@ def recognises(settings: Settings) -> float:
     """Returns how surely the source is Keras'."""
     if any(_setter(settings)) or settings.call("DTypePolicyMap"):
         return 0.9
-    return 0.6 if settings.call("LossScaleOptimizer") else 0.0
+    return 0.6 if settings.call("LossScaleOptimizer") or settings.call("set_floatx") else 0.0
 
 
 def read(settings: Settings, version: Version) -> Reading:
@@ -81,7 +81,8 @@ def read(settings: Settings, version: Version) -> Reading:
 
 
 def _setter(settings: Settings) -> Iterator[Call]:
-    return (call for call in settings.calls if call.name in _SETTERS)
+    # Haiku's set_policy takes a module and a policy.
+    return (call for call in settings.calls if call.name in _SETTERS and len(call.args) < 2)
 
 
 def _policy(settings: Settings) -> tuple[str, Loc]:

@@ -94,8 +94,8 @@ def _as_call(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_call(item) for item in value]
     if isinstance(value, Mapping) and isinstance(value.get("class_path"), str):
-        arguments = value.get("init_args") or {}
-        kwargs = {name: _as_call(item) for name, item in arguments.items()}
+        arguments = value.get("init_args")
+        kwargs = {name: _as_call(item) for name, item in arguments.items()} if isinstance(arguments, Mapping) else {}
         path = value["class_path"]
         return Call(path.rpartition(".")[2], (), kwargs, 0, path)
     return value

@@ -23,8 +23,10 @@ def _sharded(v: _Values) -> bool:
     return any(v.get(name) for name in ("use_distributed_optimizer", "use_torch_fsdp2", "use_megatron_fsdp"))
 
 
+_BOTH = "got --bf16 and --fp16; keep one of them, or, where the script chooses, read a file with the flags of one run"
+
 _ROWS: tuple[tuple[str, Callable[[_Values], Any], str], ...] = (
-    ("bf16", lambda v: v.get("fp16") and v.get("bf16"), "got --bf16 and --fp16; keep one of them"),
+    ("bf16", lambda v: v.get("fp16") and v.get("bf16"), _BOTH),
     (
         "main_grads_dtype",
         lambda v: v.get("accumulate_allreduce_grads_in_fp32") and v.get("main_grads_dtype") == "bf16",

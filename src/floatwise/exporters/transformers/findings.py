@@ -48,10 +48,10 @@ KNOWN_WHEN_RUN = (
 
 FOREIGN_KEY = (
     Text(
-        "TrainingArguments has no such argument. Where no other dataclass of the script has it, HfArgumentParser ends "
-        "with ValueError: Some keys are not used.",
-        "TrainingArguments 没有这个参数。如果脚本中其他 dataclass 也没有它，HfArgumentParser 会报 ValueError："
-        "Some keys are not used。",
+        "No argument of TrainingArguments: {keys}. Where no other dataclass of the script has one of these, "
+        "HfArgumentParser ends with ValueError: Some keys are not used.",
+        "不是 TrainingArguments 的参数：{keys}。如果脚本中其他 dataclass 也没有其中某一个，HfArgumentParser 会报 "
+        "ValueError：Some keys are not used。",
     ),
-    Text("Delete it if it is not an argument of the script's own.", "如果它不是脚本自己的参数，请删除。"),
+    Text("Delete those that are not arguments of the script's own.", "不是脚本自己的参数的，请删除。"),
 )

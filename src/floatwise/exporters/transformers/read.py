@@ -10,14 +10,21 @@ from typing import Any, Literal
 from floatwise.exporters.accelerate_modes import Formats, deepspeed_formats, mode_formats
 from floatwise.exporters.grad_scaler import loss_scale_of
 from floatwise.exporters.nearest import nearest_plan
-from floatwise.exporters.settings import Settings, SettingsProblems
+from floatwise.exporters.settings import UNKNOWN, Settings, SettingsProblems
 from floatwise.exporters.system import Finding, Reading
+from floatwise.exporters.torch_calls import cast_of_model
 from floatwise.exporters.transformers import findings as rows
 from floatwise.exporters.transformers.knobs import CALLS, KNOBS, OTHERS, SCALER, misspelled
 from floatwise.exporters.version import Version
+from floatwise.language import Text
+from floatwise.plan.dtypes import SIXTEEN_BIT_FORMATS
+from floatwise.plan.model import Reductions
 from floatwise.plan.problems import Loc, Problem
 
 __all__ = ["read", "recognises"]
+
+# What a script calls in which adapters train and the loaded weights do not (huggingface/peft, bitsandbytes).
+_PEFT = ("get_peft_model", "LoraConfig", "prepare_model_for_kbit_training", "BitsAndBytesConfig", "add_adapter")
 
 # Without a version in fsdp_config, Trainer takes FSDP1 in 5.0.0 and FSDP2 in 5.12.0; between them none was read.
 _FSDP2_SINCE = "5.12"
@@ -30,10 +37,12 @@ class _Arguments:
     Attributes:
       values: By name.
       loc: The table or call they are in.
+      open: True when there are more that only running would tell.
     """
 
     values: Mapping[str, Any]
     loc: Loc
+    open: bool = False
 
     def on(self, name: str) -> bool:
         """Returns whether an argument is true; not so where only running would tell."""
@@ -55,7 +64,7 @@ def read(settings: Settings, version: Version) -> Reading:
         problems += _misspelled(settings)
     if problems:
         raise SettingsProblems(problems)
-    formats = _formats(arguments, version)
+    formats = _loaded_in(settings, arguments, _formats(arguments, version))
     scaler = settings.call(SCALER)
     if formats.compute_dtype == "float16" and scaler is not None and formats.param_dtype == "float32":
         formats = Formats(**{**formats.arguments(), "loss_scale": loss_scale_of(scaler)})
@@ -83,10 +92,13 @@ def _arguments(settings: Settings) -> _Arguments:
     call = next((call for name in CALLS if (call := settings.call(name))), None)
     if call is None:
         raise SettingsProblems([Problem((), "there is no call of TrainingArguments(...) in this source")])
-    return _Arguments(call.kwargs, (call.name,))
+    return _Arguments(call.kwargs, (call.name,), call.open)
 
 
 def _contradictions(arguments: _Arguments) -> Iterator[Problem]:
+    given = arguments.values.get("deepspeed")
+    if given is not None and (isinstance(given, bool | int | float | list) or given == {}):
+        yield Problem(arguments.at("deepspeed"), f"got {given!r}, expected the path of a DeepSpeed file, or its table")
     if arguments.on("fp16") and arguments.on("bf16"):
         yield Problem(
             arguments.at("bf16"),
@@ -111,6 +123,25 @@ def _formats(arguments: _Arguments, version: Version) -> Formats:
     if arguments.values.get("deepspeed"):
         return deepspeed_formats(mode)
     return mode_formats(mode, _fsdp(arguments, version), float32=_on_cpu(arguments))
+
+
+def _loaded_in(settings: Settings, arguments: _Arguments, formats: Formats) -> Formats:
+    """Returns the formats with weights as `from_pretrained(dtype=…)` loads them, which Trainer leaves so.
+
+    DeepSpeed and FSDP make float32 of them for the optimizer; under PEFT they do not train
+    (accelerate/accelerator.py `prepare_model`, 1.15.0).
+    """
+    cast = cast_of_model(settings) if settings.form == "python" else None
+    sharded = arguments.values.get("deepspeed") or arguments.values.get("fsdp")
+    frozen = any(settings.call(name) for name in _PEFT) or any("peft_config" in c.kwargs for c in settings.calls)
+    if cast is None or cast.dtype not in SIXTEEN_BIT_FORMATS or sharded or frozen:
+        return formats
+    low = cast.dtype
+    compute = low if formats.compute_dtype == "float32" else formats.compute_dtype
+    output = low if formats.compute_dtype == "float32" else formats.output_dtype
+    sums = Reductions(reduce_dtype=low, accumulate_dtype=low, buffer_dtype=low)
+    arguments_of = {"compute_dtype": compute, "output_dtype": output, "reductions": sums, "param_dtype": low}
+    return Formats(**{**formats.arguments(), **arguments_of})
 
 
 def _fsdp(arguments: _Arguments, version: Version) -> int:
@@ -152,9 +183,12 @@ def _findings(settings: Settings, arguments: _Arguments) -> Iterator[Finding]:
         if arguments.values.get(name) == "apex":
             yield Finding("apex", arguments.at(name), *rows.APEX)
     for name in ("fp16", "bf16"):
-        if not isinstance(arguments.values.get(name, False), bool):
+        if not isinstance(arguments.values.get(name, UNKNOWN if arguments.open else False), bool):
             yield Finding("known-only-when-run", arguments.at(name), *rows.KNOWN_WHEN_RUN)
     if settings.form != "python":
-        for key in settings.values:
-            if key not in KNOBS and key not in OTHERS:
-                yield Finding("not-of-training-arguments", (key,), *rows.FOREIGN_KEY)
+        foreign = [key for key in settings.values if key not in KNOBS and key not in OTHERS]
+        if foreign:
+            what, do = rows.FOREIGN_KEY
+            words = {"keys": ", ".join(foreign)}
+            what = Text(what.en.format(**words), what.zh.format(**words))
+            yield Finding("not-of-training-arguments", (foreign[0],), what, do)
