@@ -66,6 +66,18 @@ def test_sharding_on_a_cpu_is_said_to_be_none(tmp_path: Path) -> None:
     assert "POLICY = {" in (project / "precision.py").read_text()
 
 
+def test_processes_that_outnumber_the_gpus_see_none(tmp_path: Path) -> None:
+    project = write(
+        tmp_path / "project", framework="accelerate", parallel="ddp", task="tabular", device="a100", size="tiny"
+    )
+    code = (
+        "import os, sys, torch; torch.cuda.device_count = lambda: 2; os.environ.pop('CUDA_VISIBLE_DEVICES', None); "
+        "os.environ['LOCAL_WORLD_SIZE'] = sys.argv[1]; import few_gpus; print(dict(os.environ))"
+    )
+    assert "CUDA_VISIBLE_DEVICES" not in run_python(project, "-c", code, "2")
+    assert "'CUDA_VISIBLE_DEVICES': ''" in run_python(project, "-c", code, "3")
+
+
 def test_float16_on_a_cpu_is_said_to_be_float32(tmp_path: Path) -> None:
     project = write(
         tmp_path / "project", framework="accelerate", task="tabular", device="v100", size="tiny", trouble="nan"

@@ -130,7 +130,7 @@ def _plan(answers: Answers, device: Device) -> tuple[Plan, list[Text]]:
             loss_scale=LossScale(initial_scale=_CAREFUL_SCALE),
             **common,
         )
-        return plan, [why.float16(device), why.islands(device, _CAREFUL_SCALE)]
+        return plan, [why.float16(device), why.islands(device, _CAREFUL_SCALE, answers.row.runs_under_floatwise)]
     return recipe("tf32" if matmul == "tf32" else "fp32", **common), [why.float32(device)]
 
 

@@ -71,26 +71,35 @@ def float32(device: Device) -> Text:
     )
 
 
-def islands(device: Device, scale: float) -> Text:
+def islands(device: Device, scale: float, runs_under_floatwise: bool) -> Text:
     """What float16 without bfloat16 gets against NaN."""
+    finds = _PLAN_FINDS if runs_under_floatwise else _FIND_NAN_FINDS
     return _say(
         Text(
             "The head and the loss stay in float32, where logits overflow first, and the loss scale starts at "
-            "{scale:g}. If NaN comes back, `floatwise plan train.py --target {device}` finds the modules that "
-            "overflow and makes them float32 islands.",
-            "输出层和损失保持 float32（logits 最先溢出），损失缩放从 {scale:g} 开始。若仍出现 NaN，"
-            "`floatwise plan train.py --target {device}` 会找出溢出的模块并把它们设为 float32 岛。",
+            f"{{scale:g}}. If NaN comes back, {finds.en}",
+            f"输出层和损失保持 float32（logits 最先溢出），损失缩放从 {{scale:g}} 开始。若仍出现 NaN，{finds.zh}",
         ),
         scale=scale,
         device=device.id,
     )
 
 
+_PLAN_FINDS = Text(
+    "`floatwise plan train.py --target {device}` finds the modules that overflow and makes them float32 islands.",
+    "`floatwise plan train.py --target {device}` 会找出溢出的模块并把它们设为 float32 岛。",
+)
+_FIND_NAN_FINDS = Text(
+    "`--find-nan` names the module that overflows: keep it in float32, too.",
+    "`--find-nan` 会指出溢出的模块：让它也保持 float32。",
+)
+
+
 def memory(parameters: int, needed: StateMemory, has_gib: float | None) -> Text:
     """What the state needs on each device."""
     text = Text(
         "{count} weights: with gradients and Adam's averages they take {needed} on each device",
-        "{count_zh}个权重：连同梯度和 Adam 状态，每张卡上占 {needed}",
+        "{count_zh}个权重：连同梯度和 Adam 状态，每个设备上占 {needed}",
     )
     if has_gib is None:
         text = Text(text.en + "; activations come on top.", text.zh + "，激活值另计。")
@@ -134,7 +143,7 @@ def sharding(answers: Answers, parameters: int, has_gib: float, full: float) -> 
     return _say(
         Text(
             "With `--parallel {parallel} --gpus {devices}` the state takes {each} on each device.",
-            "使用 `--parallel {parallel} --gpus {devices}` 时，每张卡上的状态占 {each}。",
+            "使用 `--parallel {parallel} --gpus {devices}` 时，每个设备上的状态占 {each}。",
         ),
         parallel=sharded[0],
         each=_size(each.total),
@@ -147,7 +156,7 @@ def checkpointing() -> Text:
     return Text(
         "Activation checkpointing: only the inputs of blocks are kept, and blocks are computed again in backward. "
         "It saves most of the activations and costs about a third more time.",
-        "激活检查点：只保留各模块块的输入，反向传播时重新计算。可省下大部分激活显存，时间约增加三分之一。",
+        "激活检查点：只保留各模块块的输入，反向传播时重新计算。可省下大部分激活内存，时间约增加三分之一。",
     )
 
 
@@ -157,7 +166,7 @@ def smaller_batch(before: int, micro_batch: int, accumulation: int, batch: int) 
         Text(
             "Micro-batches of {micro_batch} instead of {before}, and {accumulation} of them per optimizer step: the "
             "effective batch of {batch} per device stays, so learning rate and results do, too.",
-            "微批大小从 {before} 降到 {micro_batch}，每个优化器步累积 {accumulation} 个：每卡有效批大小仍为 {batch}，"
+            "微批大小从 {before} 降到 {micro_batch}，每个优化器步累积 {accumulation} 个：每设备有效批大小仍为 {batch}，"
             "学习率和结果都不变。",
         ),
         before=before,
@@ -172,7 +181,7 @@ def accumulation(micro_batch: int, count: int, batch: int) -> Text:
     return _say(
         Text(
             "{count} micro-batches of {micro_batch} per optimizer step: {batch} examples per device.",
-            "每个优化器步累积 {count} 个大小为 {micro_batch} 的微批：每卡 {batch} 个样本。",
+            "每个优化器步累积 {count} 个大小为 {micro_batch} 的微批：每个设备 {batch} 个样本。",
         ),
         micro_batch=micro_batch,
         count=count,
@@ -204,8 +213,8 @@ def clipping(norm: float) -> Text:
     """Why gradients are clipped."""
     return _say(
         Text(
-            "Gradients are clipped at a norm of {norm:g}, after they have been unscaled: one bad batch does no harm.",
-            "梯度在取消缩放之后按范数 {norm:g} 裁剪：个别坏批次不会破坏训练。",
+            "Gradients are clipped at a norm of {norm:g}: one bad batch does no harm.",
+            "梯度按范数 {norm:g} 裁剪：个别坏批次不会破坏训练。",
         ),
         norm=norm,
     )
@@ -264,7 +273,7 @@ def speed(answers: Answers, plan: Plan) -> list[Text]:
     said.append(
         Text(
             "`python check.py` measures step time and memory against float32 and says why when nothing is gained.",
-            "`python check.py` 与 float32 对比步时间和显存，并在没有收益时说明原因。",
+            "`python check.py` 与 float32 对比步时间和内存，并在没有收益时说明原因。",
         )
     )
     return said

@@ -33,6 +33,7 @@ def _templates(answers: Answers, choices: Choices) -> Mapping[str, str]:
         "census.py": "torch/census.py.j2",
         "zero_census.py": "deepspeed/zero_census.py.j2",
         "find_nan.py": "torch/find_nan.py.j2",
+        "few_gpus.py": "torch/few_gpus.py.j2",
     }
 
 
@@ -78,6 +79,7 @@ DEEPSPEED = Framework(
     cpu_exception=_cpu_exception,
     file_texts={
         "ds_config.json": Text("the plan as DeepSpeed's configuration", "计划对应的 DeepSpeed 配置"),
+        "few_gpus.py": Text("more processes than GPUs train on the CPU", "进程数多于 GPU 数时改用 CPU"),
         "zero_census.py": Text("the census where ZeRO divides tensors", "ZeRO 分片时的格式统计"),
     },
     test_steps=24,

@@ -40,6 +40,8 @@ def _templates(answers: Answers, choices: Choices) -> Mapping[str, str]:
         "census.py": "torch/census.py.j2",
         "find_nan.py": "torch/find_nan.py.j2",
     }
+    if answers.parallel != "single":
+        templates["few_gpus.py"] = "torch/few_gpus.py.j2"
     if _is_zero(answers):
         templates["zero_census.py"] = "deepspeed/zero_census.py.j2"
     return templates
@@ -78,6 +80,7 @@ TRAINER = Framework(
     file_texts={
         "training_args.json": Text("the plan as arguments of TrainingArguments", "计划对应的 TrainingArguments 参数"),
         "ds_config.json": Text("the plan as DeepSpeed's configuration", "计划对应的 DeepSpeed 配置"),
+        "few_gpus.py": Text("more processes than GPUs train on the CPU", "进程数多于 GPU 数时改用 CPU"),
         "zero_census.py": Text("the census where ZeRO divides tensors", "ZeRO 分片时的格式统计"),
     },
     test_steps=24,
