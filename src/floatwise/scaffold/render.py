@@ -39,7 +39,7 @@ class Rendered:
 
     Attributes:
       files: Text by file name, the README first.
-      notes: What the framework's configuration cannot say of the plan, and what to know about it.
+      notes: What the framework's configuration cannot say of the plan; what to know about it, the templates see to.
     """
 
     files: Mapping[str, str]
@@ -62,7 +62,7 @@ def render(answers: Answers, choices: Choices) -> Rendered:
                 config.plan or choices.plan, get_system(config.system), form=config.form, options=config.options
             )
         files[config.name] = config.wrap(exported.text) if config.wrap else exported.text
-        notes += [note for note in exported.notes if not note.is_record and note not in notes]
+        notes += [note for note in exported.notes if note.fields and not note.is_record and note not in notes]
     templates = {**row.templates(answers, choices), **_COMMON}
     context = _context(answers, choices, tuple(notes))
     for name, template in templates.items():
