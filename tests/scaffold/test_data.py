@@ -107,14 +107,14 @@ def test_texts_of_ones_own(load_module: Load, tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, str, bytes, str]] = [
-    ("tabular", "a.csv", b"", "expected a header, three rows and two columns at least"),
+    ("tabular", "a.csv", b"", "expected a header, three rows, two columns at least, with commas"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,,1\n5,6,1\n", "line 3, column 'b': '' is not a finite number"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,nan,1\n5,6,1\n", "line 3, column 'b': 'nan' is not a finite number"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,red,1\n5,6,1\n", "line 3, column 'b': 'red' is not a finite number"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,4\n5,6,1\n", "line 3 has 2 columns, the header 3"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,4,\n5,6,1\n", "line 3: the target '' is missing or not finite"),
     ("tabular", "a.csv", b"a,b,t\n1,2,0\n3,4,0\n5,6,0\n", "every target is '0'; two different ones are needed"),
-    ("tabular", "a.csv", b"\xff\xfe\x00", "cannot be read as a table"),
+    ("tabular", "a.csv", b"\xff\xfe\x00", "no table in UTF-8"),
     ("tabular", "missing.csv", b"", "there is no such file"),
     ("text", "a.txt", b"short", "got 5 bytes of text, at least 129 are needed"),
     ("text", "a.txt", b"\xff" * 500, "cannot be read as UTF-8 text"),
