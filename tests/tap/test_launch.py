@@ -227,9 +227,12 @@ def test_an_error_in_the_parent_leaves_no_process(start: Start) -> None:
 
 def test_an_interrupted_parent_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text('channel.send("started")\nimport time\ntime.sleep(600)\n')
+    # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
     parent = """
+import signal
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Child("tests.tap.stub_child", Job("train.py"), "running") as child:
     child.next()
     print(child._process.pid, flush=True)
