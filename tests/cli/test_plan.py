@@ -232,8 +232,14 @@ def children_of(parent: int) -> list[int]:
 @pytest.mark.slow
 def test_interrupting_leaves_no_process_and_no_file(here: Path) -> None:
     (here / "hangs.py").write_text("import torch\nprint('begun', flush=True)\nwhile True:\n    pass\n")
+    # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from floatwise.cli import run\n"
+        "sys.exit(run(['plan', 'hangs.py']))"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "floatwise", "plan", "hangs.py"],
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
