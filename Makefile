@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -c const
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint bench clean
+.PHONY: help demo test fast thorough lint bench clean
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,11 +25,14 @@ demo: $(VENV)/.demo ## plan the precision of examples/text_gpt.py; results go to
 	mkdir -p demo
 	$(BIN)/floatwise plan examples/text_gpt.py -o demo/precision.toml
 
-test: lint ## lint, types and all tests
+test: lint ## lint, types and all tests but the thorough ones
 	$(PYTEST)
 
 fast: lint ## lint, types and the tests that take under three minutes together
 	$(PYTEST) -m "not slow"
+
+thorough: $(VENV)/.dev ## further trainings of the projects that floatwise new writes: resuming, NaN, sharding
+	$(PYTEST) -m thorough
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
