@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from floatwise.exporters import SYSTEMS
 from floatwise.hardware import DEVICES
 from floatwise.plan import RECIPES
 
@@ -39,6 +40,7 @@ def test_both_languages_have_the_same_commands_sections_and_figures() -> None:
 def test_counts_names_and_links(name: str) -> None:
     text = README[name]
     assert f" {len(DEVICES)} " in text
+    assert {14: ("fourteen systems", "十四个系统")}[len(SYSTEMS)][name != "README.md"] in text.replace("\n", " ")
     for recipe in re.findall(r"`((?:bf16|fp16|fp8)-[a-z]+|tf32|fp32)`", text):
         assert recipe in RECIPES
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):

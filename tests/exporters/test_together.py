@@ -107,16 +107,18 @@ def test_trainer_and_deepspeed_must_say_the_same(
 
 
 @pytest.mark.parametrize(
-    ("args", "tables"),
+    ("args", "tables", "compute"),
     [
-        ({"fp16": True}, {"fp16": {"enabled": True}}),
-        ({"fp16": True}, {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}),
-        ({"bf16_full_eval": True}, {"bf16": {"enabled": True}}),
-        ({}, {}),
+        ({"fp16": True}, {"fp16": {"enabled": True}}, "float16"),
+        ({"fp16": True}, {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}, "float16"),
+        ({"bf16_full_eval": True}, {"bf16": {"enabled": True}}, "bfloat16"),
+        ({}, {}, "float32"),
     ],
 )
-def test_what_agrees_is_read(write: Any, args: dict[str, Any], tables: dict[str, Any]) -> None:
-    load(write(args={"output_dir": "o", **args, "deepspeed": "ds.json"}, ds={**ZERO, **tables})[:1])
+def test_what_agrees_is_read(write: Any, args: dict[str, Any], tables: dict[str, Any], compute: str) -> None:
+    parts = load(write(args={"output_dir": "o", **args, "deepspeed": "ds.json"}, ds={**ZERO, **tables})[:1])
+    assert [system.name for system, _, _ in parts] == ["transformers", "deepspeed"]
+    assert parts[-1][2].plan.compute_dtype == compute
 
 
 def test_accelerates_file_may_not_say_what_a_deepspeed_file_says(write: Any) -> None:
