@@ -170,8 +170,8 @@ torch.distributed.destroy_process_group()
 if os.environ["WORLD_SIZE"] == "1":
     print(json.dumps(results), flush=True)
 elif os.environ["RANK"] == "0":
-    # On a line of its own, whatever gloo has written before it.
-    print("\\nRESULT 0 " + json.dumps(results), flush=True)
+    with open("result.0", "w") as file:
+        json.dump(results, file)
 os._exit(0)  # gloo's threads abort now and then while the interpreter ends
 '''
 

@@ -31,15 +31,17 @@ def run_program(code: str, folder: Path, *arguments: str, **environment: str) ->
 
 
 def run_torchrun(code: str, folder: Path, *arguments: str, processes: int = 2, **environment: str) -> list[Any]:
-    """Runs Python source in several processes of one group (gloo) and returns what each printed last, by rank.
+    """Runs Python source in several processes of one group (gloo) and returns what each found, by rank.
 
-    Every process prints its JSON on a line that begins with `RESULT <rank> `.
+    A process writes its JSON into the file `result.<rank>` of its folder: what several print at once may mix.
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     launcher += ["--master-port", str(free_port())]
-    printed = _output(launcher, code, folder, arguments, environment)
-    rows = [line.split(" ", 2)[1:] for line in printed.splitlines() if line.startswith("RESULT ")]
-    return [json.loads(text) for _, text in sorted(rows, key=lambda row: int(row[0]))]
+    for old in folder.glob("result.*"):
+        old.unlink()
+    _output(launcher, code, folder, arguments, environment)
+    files = sorted(folder.glob("result.*"), key=lambda file: int(file.suffix[1:]))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def free_port() -> int:

@@ -65,7 +65,7 @@ try:
     DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, bf16_compress_hook)
 except TypeError as error:
     rows["trap"] = str(error)
-print("RESULT", rank, json.dumps(rows), flush=True)
+json.dump(rows, open(f"result.{rank}", "w"))
 dist.destroy_process_group()
 """
 

@@ -54,7 +54,7 @@ def fault(call):
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 def finish(rows):
-    print("RESULT", rank, json.dumps(rows), flush=True)
+    json.dump(rows, open(f"result.{rank}", "w"))
     dist.destroy_process_group()
 
 def wrap(model, precision):

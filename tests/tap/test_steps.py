@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -282,3 +283,13 @@ def test_plain_tensors_without_modules() -> None:
                 weight -= 0.1 * weight.grad
             weight.grad = None
     assert problem.clock.iterations == 4
+
+
+def test_the_next_phases_optimizer_is_a_new_one_even_at_the_address_of_the_last() -> None:
+    clock = IterationClock(lambda index, loss: None)
+    for _ in range(20):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        clock.step_ended(torch.optim.SGD([parameter], lr=0.1))
+        gc.collect()
+    assert clock.iterations == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -35,6 +36,9 @@ class IterationClock(Observer):
         self._losses: list[Tensor] = []
         self._main: int | None = None
         self._others: set[int] = set()
+        # An address may be used again by the next phase's optimizer; a number of its own is not.
+        self._numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._next_number = 1
 
     @override
     def backward_ended(self, roots: Sequence[Tensor]) -> None:
@@ -47,11 +51,19 @@ class IterationClock(Observer):
             self.steps_without_gradient += 1
             return
         self.optimizers.add(type(optimizer).__name__ if optimizer is not None else "update by hand")
-        if self._is_main(id(optimizer)):
+        if self._is_main(self._number(optimizer)):
             losses, self._losses = self._losses, []
             loss = sum(float(x) for x in losses) if losses else math.nan
             self.iterations += 1
             self._on_iteration(self.iterations - 1, loss)
+
+    def _number(self, optimizer: torch.optim.Optimizer | None) -> int:
+        if optimizer is None:
+            return 0
+        if optimizer not in self._numbers:
+            self._numbers[optimizer] = self._next_number
+            self._next_number += 1
+        return self._numbers[optimizer]
 
     def _is_main(self, optimizer: int) -> bool:
         if self._main is None or optimizer in self._others:
