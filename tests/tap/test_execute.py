@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from floatwise.errors import ScriptError
-from floatwise.tap.execute import explain_failure, run_script, seed_everything
+from floatwise.tap.execute import explain_failure, run_script
 from floatwise.tap.patches import Patches
+from floatwise.tap.seeding import seed_everything
 
 #: Prints what a script can see of how it was started.
 INTROSPECTIVE = """\

@@ -14,7 +14,7 @@ from floatwise.tap.channel import Channel
 from floatwise.tap.clock import IterationClock
 from floatwise.tap.core import Tap
 from floatwise.tap.events import Found, Observer
-from floatwise.tap.execute import explain_failure, run_script, seed_everything
+from floatwise.tap.execute import explain_failure, run_script
 from floatwise.tap.existing import ExistingPrecision
 from floatwise.tap.frameworks import recognise_trainers
 from floatwise.tap.job import Job
@@ -22,6 +22,7 @@ from floatwise.tap.launcher import expects_launcher, restart_as_one_process, sta
 from floatwise.tap.orphan import leave_with_parent
 from floatwise.tap.paths import ModulePaths
 from floatwise.tap.scratch import keep_checkpoints_aside
+from floatwise.tap.seeding import seed_everything
 from floatwise.tap.spawned import Spawned, follow_spawned_processes
 from floatwise.tap.stop import stop_process
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import random
 import re
 import shlex
 import sys
@@ -15,15 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures.thread import _threads_queues as executor_workers
 from pathlib import Path
 
-import torch
-from torch.multiprocessing.spawn import ProcessRaisedException
-
 from floatwise.errors import FloatwiseError, ScriptError
 from floatwise.tap.frames import last_users_line, trimmed_text, trimmed_traceback
 from floatwise.tap.launcher import expects_launcher
 from floatwise.tap.patches import Patches
 
-__all__ = ["explain_failure", "run_script", "seed_everything"]
+__all__ = ["explain_failure", "run_script", "shift_seeds"]
 
 
 def run_script(path: str, arguments: Sequence[str]) -> None:
@@ -62,20 +58,9 @@ def _compile(path: str) -> types.CodeType:
         raise ScriptError(f"{path}: not a Python source file: {error}") from error
 
 
-def seed_everything(seed: int, offset: int, patches: Patches) -> None:
-    """Seeds Python, NumPy and torch, and adds `offset` to the seeds the script sets later."""
-    import numpy
+def shift_seeds(patches: Patches, owner: object, name: str, offset: int) -> None:
+    """Makes `owner.name(seed, …)` add `offset` to a whole number that it gets."""
 
-    random.seed(seed + offset)
-    numpy.random.seed(seed + offset)
-    torch.manual_seed(seed + offset)
-    if offset:
-        _shift(patches, torch, "manual_seed", offset)
-        _shift(patches, random, "seed", offset)
-        _shift(patches, numpy.random, "seed", offset)
-
-
-def _shift(patches: Patches, owner: object, name: str, offset: int) -> None:
     def make(original):  # type: ignore[no-untyped-def]
         def seed(value=None, *args, **kwargs):  # type: ignore[no-untyped-def]
             return original(value + offset if isinstance(value, int) else value, *args, **kwargs)
@@ -97,7 +82,8 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
         how = f"with exit code {error.code}" if isinstance(error.code, int) else f"and said: {error.code}"
         return f"{where}: the script ended itself {how}{_what_next(error)}", ""
-    if isinstance(error, ProcessRaisedException):  # its text is the traceback in the process that was spawned
+    if _is_of(error, "torch.multiprocessing.spawn", "ProcessRaisedException"):
+        # Its text is the traceback in the process that was spawned.
         traceback = trimmed_text(str(error).strip())
         last = traceback.splitlines()[-1]
         return f"{where}: a process that the script spawned failed with {last}{_what_next(error)}", traceback
@@ -107,13 +93,23 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
     return message + _what_next(error), trimmed_traceback(error)
 
 
+def _is_of(error: BaseException, module: str, name: str) -> bool:
+    """Returns whether the error is of a class of a module, which need not be loaded."""
+    return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
+
+
+def _has_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available()
+
+
 def _what_next(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"\ninstall the package that provides {error.name!r} in this environment ({sys.prefix})"
     if expects_launcher(error):
         return "\nit expects torchrun: torchrun --nproc-per-node 2 -m floatwise run SCRIPT"
     text = str(error)
-    if "CUDA" in text and not torch.cuda.is_available():
+    if "CUDA" in text and not _has_cuda():
         return (
             "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
         )
