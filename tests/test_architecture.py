@@ -69,6 +69,7 @@ FRAMEWORK_FREE = frozenset(
         "floatwise.tap.channel",
         "floatwise.tap.job",
         "floatwise.tap.launch",
+        "floatwise.tap.script_framework",
     }
 )
 

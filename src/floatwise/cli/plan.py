@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from floatwise.cli.packages import need_torch
+from floatwise.cli.packages import framework_for
 from floatwise.cli.plan_files import PlanFiles
 from floatwise.cli.progress import StepProgress
 from floatwise.cli.targets import names_of, targets_for
@@ -69,6 +69,9 @@ def plan(
     measured: Annotated[
         bool, typer.Option("--measure/--no-measure", help="Train side by side on this machine.")
     ] = True,
+    framework: Annotated[
+        str | None, typer.Option(help="torch, keras or jax. Default: what the script's imports say.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Run a script in float32 for a few steps and decide which precision to train it with, and why.
@@ -84,9 +87,9 @@ def plan(
             values = load_recording(recording)
             _check_script(script, values, recording)
         else:
-            need_torch()
             assert script is not None  # _check
-            values = record(script, arguments or (), steps, str(files.recording), progress, full)
+            trains_with = framework_for(script, framework)
+            values = record(script, arguments or (), steps, str(files.recording), progress, full, trains_with)
         targets = targets_for(wanted, values)
         wanted_steps = min(steps, values.steps) if recording else steps
         known = read_rehearsed(values, str(files.recording))
@@ -119,7 +122,8 @@ def _measured(
             continue
         script, arguments, name = values.script, values.arguments, target.device.name
         try:
-            result = measure(decision.plan, script, arguments, steps, name, progress, known.seed_losses)
+            seeds = known.seed_losses
+            result = measure(decision.plan, script, arguments, steps, name, progress, seeds, values.framework)
         except ScriptError as error:
             proven[index] = with_failure(decision, str(error).partition("\n")[0], values, target.device)
         else:

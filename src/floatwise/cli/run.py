@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from floatwise.cli.packages import need_torch
+from floatwise.cli.packages import framework_for
 from floatwise.cli.plan_files import DEFAULT_PLAN
 from floatwise.cli.plan_source import plan_from
 from floatwise.errors import ScriptError
@@ -40,16 +41,17 @@ def run(
     arguments: Annotated[list[str] | None, typer.Argument(help="Its own arguments, after --.")] = None,
     plan: Annotated[Path | None, typer.Option("-p", "--plan", help="Plan file. Default: precision.toml.")] = None,
     recipe_name: Annotated[str | None, typer.Option("--recipe", help="A recipe instead of a plan file.")] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="torch, keras or jax. Default: what the script's imports say.")
+    ] = None,
 ) -> None:
     """Train an unmodified script under its plan (several processes: torchrun -m floatwise run …)."""
     if not Path(script).is_file():
         raise ScriptError(f"{script}: no such file; give the path of a Python training script")
     chosen = _choose(script, plan, recipe_name)
     _warn_if_slow(chosen)
-    need_torch()
-    from floatwise.torch.script.run import run_under_plan
-
-    raise typer.Exit(run_under_plan(chosen, script, arguments or ()))
+    runtime = importlib.import_module(f"floatwise.{framework_for(script, framework)}.script.run")
+    raise typer.Exit(runtime.run_under_plan(chosen, script, arguments or ()))
 
 
 def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:

@@ -16,13 +16,14 @@ from typing import Any
 
 from floatwise.errors import ScriptError
 from floatwise.plan import Plan, dumps_plan, recipe
+from floatwise.planner.children import TRAINING_CHILDREN
 from floatwise.planner.decision import LossParity, Measured
 from floatwise.planner.record import Progress
 from floatwise.rehearse.loss_spread import final_loss, loss_tolerance
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 
-__all__ = ["measure"]
+__all__ = ["loss_parity", "measure", "other_seed"]
 
 #: Float32 seeds beside the script's own.
 _OTHER_SEEDS = (1, 2)
@@ -43,6 +44,7 @@ def measure(
     device: str,
     progress: Progress,
     other_seeds: Sequence[Sequence[float]] | None = None,
+    framework: str = "torch",
 ) -> Measured:
     """Trains `steps` iterations in float32 and under the plan, side by side.
 
@@ -54,13 +56,14 @@ def measure(
       device: Name of this machine's device.
       progress: Told after each iteration.
       other_seeds: Losses of float32 runs with other seeds, where these were made before; they are run otherwise.
+      framework: What the script trains with.
 
     Raises:
       ScriptError: The script failed under the plan.
     """
-    plain, planned = _in_turn(plan, script, arguments, steps, progress)
+    plain, planned = _in_turn(plan, script, arguments, steps, progress, framework)
     if other_seeds is None:
-        other_seeds = [_other_seed(o, script, arguments, steps, progress) for o in _OTHER_SEEDS]
+        other_seeds = [other_seed(o, script, arguments, steps, progress, framework) for o in _OTHER_SEEDS]
     seeds = [plain.losses, *other_seeds]
     ratios = [a / b for a, b in zip(plain.seconds, planned.seconds, strict=True)]
     known = plain.peak_bytes and planned.peak_bytes
@@ -95,15 +98,16 @@ def loss_parity(planned: Sequence[float], float32: Sequence[Sequence[float]]) ->
     return LossParity(spread[0] <= mine <= spread[1], mine, tuple(finals), spread)
 
 
-def _in_turn(plan: Plan, script: str, arguments: Sequence[str], steps: int, progress: Progress) -> tuple[_Run, _Run]:
+def _in_turn(
+    plan: Plan, script: str, arguments: Sequence[str], steps: int, progress: Progress, framework: str
+) -> tuple[_Run, _Run]:
     plain, planned = _Run([], []), _Run([], [])
     with ExitStack() as stack:
         pairs = []
         for each, run in ((recipe("fp32"), plain), (plan, planned)):
             job = Job(script, tuple(arguments), steps, paced=True, options={"plan": dumps_plan(each)})
-            child = stack.enter_context(
-                Child("floatwise.torch.script.child", job, f"training {script} as {each.recipe}")
-            )
+            what = f"training {script} as {each.recipe}"
+            child = stack.enter_context(Child(TRAINING_CHILDREN[framework], job, what))
             # The second starts up when the first has trained its first step: together they would only contend.
             _take_next(child, run)
             pairs.append((child, run))
@@ -146,11 +150,18 @@ def _cut_to_pairs(runs: tuple[_Run, _Run]) -> tuple[_Run, _Run]:
     return runs
 
 
-def _other_seed(offset: int, script: str, arguments: Sequence[str], steps: int, progress: Progress) -> list[float]:
+def other_seed(
+    offset: int, script: str, arguments: Sequence[str], steps: int, progress: Progress, framework: str
+) -> list[float]:
+    """Trains in float32 with `offset` added to every seed, and returns the loss of each iteration.
+
+    Raises:
+      ScriptError: The script failed.
+    """
     options = {"plan": dumps_plan(recipe("fp32")), "memory": False}
     job = Job(script, tuple(arguments), steps, seed_offset=offset, options=options)
     losses = []
-    with Child("floatwise.torch.script.child", job, f"training {script} with another seed") as child:
+    with Child(TRAINING_CHILDREN[framework], job, f"training {script} with another seed") as child:
         for message in child.messages():
             if message["event"] == "step":
                 losses.append(float(message["loss"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rehearses a script under plans: one child process judges them all against the same float32 runs."""
+"""Rehearses a PyTorch script under plans: one child process judges them all against the same float32 runs."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from floatwise.planner.decide import decide
 from floatwise.planner.decision import Decision
 from floatwise.planner.record import Progress
 from floatwise.planner.rehearse import rehearse
+from floatwise.planner.rehearse_natively import rehearse_natively
 from floatwise.planner.rehearsed import Rehearsed
 from floatwise.probe.recording import Recording
 
@@ -60,7 +61,10 @@ def rehearse_for(
         if not plans:
             break
         try:
-            rehearsed = rehearse(rehearsed, plans, recording.script, recording.arguments, steps, progress)
+            if recording.framework == "torch":
+                rehearsed = rehearse(rehearsed, plans, recording.script, recording.arguments, steps, progress)
+            else:
+                rehearsed = rehearse_natively(rehearsed, plans, recording, steps, progress)
         except ScriptError as error:
             rehearsed = replace(rehearsed, impossible=str(error).partition("\n")[0])
     return rehearsed

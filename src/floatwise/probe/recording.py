@@ -95,6 +95,8 @@ class Recording:
       versions: Package versions ("torch": "2.13.0").
       rehearsed: What rehearsals of the script have shown, as JSON; see `floatwise.planner.rehearsed`.
       measured: What was measured under a plan on the recording machine, as JSON; None when nothing was.
+      framework: What the script trains with: `torch`, `keras` or `jax`.
+      backend: What Keras computes with: `tensorflow`, `jax` or `torch`; empty for the others.
     """
 
     script: str
@@ -113,6 +115,8 @@ class Recording:
     versions: Mapping[str, str] = field(default_factory=dict)
     rehearsed: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Any] | None = None
+    framework: str = "torch"
+    backend: str = ""
 
     def role(self, role: str) -> dict[str, TensorSummary]:
         """Returns the summaries of one role by path."""
@@ -206,6 +210,7 @@ def _check_types(recording: Recording) -> None:
     numbers += [n for s in recording.sites for n in (s.calls, s.m, s.n, s.k, s.flops)]
     numbers += [n for s in recording.stalls for n in (s.moved, *s.lost.values())]
     words = [recording.script, recording.device, recording.parameter_dtype, *recording.arguments]
+    words += [recording.framework, recording.backend]
     words += [w for s in recording.sites for w in (s.path, s.kind, s.parent)]
     if not all(isinstance(n, (int, float)) for n in numbers) or not all(isinstance(w, str) for w in words):
         raise TypeError("a number or a word stands where the other belongs")

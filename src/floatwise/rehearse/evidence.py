@@ -100,6 +100,10 @@ _PROBLEMS = {
         "{total} 个参数中有 {count} 个的大部分更新因舍入而丢失；最严重：{parameter}，{share}，"
         "float32 下为 {float32_share}。",
     ),
+    "most_steps_skipped": Text(
+        "{skipped} of {steps} steps were skipped because gradients overflowed.",
+        "{steps} 步中有 {skipped} 步因梯度上溢而被跳过。",
+    ),
     "steps_skipped": Text(
         "{skipped} of {steps} steps were skipped because gradients overflowed; the loss scale is down to {scale}.",
         "{steps} 步中有 {skipped} 步因梯度上溢而被跳过；损失缩放已降到 {scale}。",
