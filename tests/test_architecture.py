@@ -17,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
+#: Rooms that apply a plan, each with a `script` folder for unmodified scripts.
+RUNTIMES = ("torch", "jax", "keras")
 #: Rooms from the ground up. A room imports from lower lines only, not from its neighbours.
 LEVELS = (
     ("errors", "language", "_version"),
@@ -24,7 +26,8 @@ LEVELS = (
     ("hardware", "stats"),
     ("plan",),
     ("tap", "exporters"),
-    ("torch", "jax", "keras"),
+    ("census",),
+    RUNTIMES,
     ("probe", "rehearse"),
     ("planner", "scaffold"),
     ("report",),
@@ -213,7 +216,7 @@ def test_source_files_are_well_formed() -> None:
 def test_modules_say_what_they_export() -> None:
     silent = {module for module in MODULES if not exports(module)}
     # The build reads the version's file as text; the files of the others are imported by their own names.
-    folders = ("probe", "rehearse", "torch.distributed", "torch.scaling", "torch.script")
+    folders = ("probe", "rehearse", "torch.distributed", "torch.scaling", *(f"{r}.script" for r in RUNTIMES))
     assert silent <= {"floatwise._version", *(f"floatwise.{folder}" for folder in folders)}
 
 

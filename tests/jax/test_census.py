@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import floatwise as fw
-from floatwise.jax.census.compiled import compiled_operators
+from floatwise.census import compiled_operators
 
 HERE = __file__
 

@@ -22,7 +22,7 @@ _FRAME = re.compile(r' +File "(.+)", line \d+')
 
 def is_users_file(filename: str) -> bool:
     """True for source that is neither Python's, an installed package's, nor ours."""
-    if filename.startswith("<"):
+    if not filename or filename.startswith("<"):
         return False
     path = os.path.abspath(filename)
     return not (path.startswith(_FLOATWISE) or path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in path)

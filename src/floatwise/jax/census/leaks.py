@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from floatwise.jax.census.promotions import BRINGS_BACK, SIXTEEN_BITS, WIDER, promotions
-from floatwise.jax.census.walk import function_name, is_users, trace
+from floatwise.jax.census.walk import function_name, trace
+from floatwise.tap.frames import is_users_file
 
 __all__ = ["Leak", "leaks"]
 
@@ -91,7 +92,7 @@ def _of_error(error: Exception) -> Leak | None:
     stack = traceback.extract_tb(error.__traceback__)
     if any(function_name(frame.filename, frame.name).startswith(BRINGS_BACK) for frame in stack):
         return None
-    frames = [frame for frame in stack if is_users(frame.filename)]
+    frames = [frame for frame in stack if is_users_file(frame.filename)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return Leak(where, _source(where), narrow[0], wide, None)
 

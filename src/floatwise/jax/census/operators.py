@@ -10,9 +10,8 @@ from typing import Any
 
 import jax
 
-from floatwise.jax.census.compiled import compiled_operators
+from floatwise.census import Operator, compiled_operators, formats, share
 from floatwise.jax.census.finding import Finding
-from floatwise.jax.census.operator import Operator
 from floatwise.jax.census.walk import over_arrays, trace, walk
 from floatwise.jax.census.widened import widened_products
 
@@ -44,18 +43,11 @@ class OperatorCensus:
 
     def formats(self, compiled: bool = False) -> dict[str, int]:
         """Returns how many products there are by the formats of their operands, such as `bfloat16*bfloat16`."""
-        rows = (self.compiled or ()) if compiled else self.traced
-        counted: Counter[str] = Counter()
-        for row in rows:
-            counted["*".join(row.operands)] += row.count
-        return dict(counted)
+        return formats((self.compiled or ()) if compiled else self.traced)
 
     def share(self, dtype: str, compiled: bool = False) -> float:
         """Returns the share of multiplications whose operands are all of a format, from 0 to 1; 0 without products."""
-        rows = (self.compiled or ()) if compiled else self.traced
-        whole = sum(row.multiplications * row.count for row in rows)
-        own = sum(row.multiplications * row.count for row in rows if set(row.operands) == {dtype})
-        return own / whole if whole else 0.0
+        return share((self.compiled or ()) if compiled else self.traced, dtype)
 
 
 def operator_dtypes(fn: Any, *args: Any, compiled: bool = True, **kwargs: Any) -> OperatorCensus:

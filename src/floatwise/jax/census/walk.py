@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,12 +10,13 @@ from typing import Any
 
 import jax
 
+from floatwise.tap.frames import is_users_file
+
 __all__ = [
     "Traced",
     "call_names",
     "function_name",
     "inner_jaxprs",
-    "is_users",
     "over_arrays",
     "trace",
     "user_line",
@@ -27,8 +26,6 @@ __all__ = [
 
 Traced = Any
 """An equation of a traced function (`jax.extend.core.JaxprEqn`)."""
-
-_OURS = str(Path(__file__).parents[2])
 
 
 def trace(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -100,7 +97,7 @@ def inner_jaxprs(equation: Traced) -> Iterator[Any]:
 def user_line(equation: Traced) -> str:
     """Returns `file:line` of the innermost frame of an equation outside of libraries; empty when there is none."""
     for frame in _frames(equation):
-        if is_users(frame.file_name):
+        if is_users_file(frame.file_name):
             return f"{frame.file_name}:{frame.line_num}"
     return ""
 
@@ -109,20 +106,10 @@ def call_names(equation: Traced) -> list[str]:
     """Returns the functions an equation was made in, innermost first, up to the user's own, as `package:name`."""
     names = []
     for frame in _frames(equation):
-        if is_users(frame.file_name):
+        if is_users_file(frame.file_name):
             break
         names.append(function_name(frame.file_name, frame.function_name))
     return names
-
-
-@cache
-def is_users(file_name: str) -> bool:
-    """Returns whether a source file is the user's: not of Python, of an installed package, or of this one."""
-    if not file_name or file_name.startswith("<"):
-        return False
-    paths = sysconfig.get_paths()
-    libraries = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {_OURS}
-    return not any(os.path.realpath(file_name).startswith(os.path.realpath(folder) + os.sep) for folder in libraries)
 
 
 def function_name(file_name: str, name: str) -> str:
@@ -146,4 +133,4 @@ def _frames(equation: Traced) -> list[Any]:
 def _is_users_function(jaxpr: Any) -> bool:
     """Returns whether the function of a jaxpr was written by the user: `name at file:line` says where."""
     info = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
-    return is_users(info.rpartition(" at ")[2].rpartition(":")[0])
+    return is_users_file(info.rpartition(" at ")[2].rpartition(":")[0])

@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from floatwise.jax.census.operator import Operator
-from floatwise.jax.census.walk import is_users
+from floatwise.census.operator import Operator
+from floatwise.tap.frames import is_users_file
 
 __all__ = ["compiled_operators"]
 
@@ -115,7 +115,7 @@ def _where(rest: str, places: dict[str, str]) -> str:
     if frame:
         return places.get(frame[1], "")
     old = re.search(r'source_file="([^"]*)" source_line=(\d+)', rest)
-    return f"{old[1]}:{old[2]}" if old and is_users(old[1]) else ""
+    return f"{old[1]}:{old[2]}" if old and is_users_file(old[1]) else ""
 
 
 def _places(text: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _places(text: str) -> dict[str, str]:
             seen.add(frame)
             location = locations.get(_field(frames[frame], "file_location_id"), "")
             file_name = files.get(_field(location, "file_name_id"), "")
-            if is_users(file_name):
+            if is_users_file(file_name):
                 places[start] = f"{file_name}:{_field(location, 'line')}"
                 break
             frame = _field(frames[frame], "parent_frame_id")

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "formats", "share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +38,19 @@ class Operator:
         operands = " * ".join(f"{dtype}{list(shape)}" for dtype, shape in zip(self.operands, self.shapes, strict=True))
         where = f"  ({self.where})" if self.where else ""
         return f"{self.count} x {self.name}: {operands} -> {self.result}{list(self.result_shape)}{where}"
+
+
+def formats(rows: Iterable[Operator]) -> dict[str, int]:
+    """Returns how many products there are by the formats of their operands, such as `bfloat16*bfloat16`."""
+    counted: Counter[str] = Counter()
+    for row in rows:
+        counted["*".join(row.operands)] += row.count
+    return dict(counted)
+
+
+def share(rows: Iterable[Operator], dtype: str) -> float:
+    """Returns the share of multiplications whose operands are all of a format, from 0 to 1; 0 without products."""
+    known = list(rows)
+    whole = sum(row.multiplications * row.count for row in known)
+    own = sum(row.multiplications * row.count for row in known if set(row.operands) == {dtype})
+    return own / whole if whole else 0.0

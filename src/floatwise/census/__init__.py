@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The products of a program, as asked for and as they run: rows that every framework fills. No framework here."""
+
+from __future__ import annotations
+
+from floatwise.census.hlo import compiled_operators
+from floatwise.census.operator import Operator, formats, share
+
+__all__ = ["Operator", "compiled_operators", "formats", "share"]
