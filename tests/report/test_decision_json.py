@@ -22,7 +22,7 @@ _KEYS = {
     "": "recipe target target_name here script steps parameters matrix_share reasons loss_scale islands "
     "verdicts measured findings evidence",
     "measured": "recipe device steps speed_ratio speed_spread memory_ratio planned_bytes float32_bytes step_seconds "
-    "losses loss_parity",
+    "losses loss_parity products",
     "loss_parity": "within_spread planned float32 spread",
     "reason": "code text data",
     "island": "module reason code",

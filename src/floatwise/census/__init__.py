@@ -4,6 +4,6 @@
 from __future__ import annotations
 
 from floatwise.census.hlo import compiled_operators
-from floatwise.census.operator import Operator, formats, share
+from floatwise.census.operator import Operator, formats, share, to_message
 
-__all__ = ["Operator", "compiled_operators", "formats", "share"]
+__all__ = ["Operator", "compiled_operators", "formats", "share", "to_message"]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Operator", "formats", "share"]
+__all__ = ["Operator", "formats", "share", "to_message"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +54,18 @@ def share(rows: Iterable[Operator], dtype: str) -> float:
     whole = sum(row.multiplications * row.count for row in known)
     own = sum(row.multiplications * row.count for row in known if set(row.operands) == {dtype})
     return own / whole if whole else 0.0
+
+
+def to_message(rows: Iterable[Operator]) -> dict[str, dict[str, float]]:
+    """Returns for each format of the operands the number of products and their share of the multiplications, as JSON.
+
+    Shares are of the products whose size is known.
+    """
+    known = list(rows)
+    whole = sum(row.multiplications * row.count for row in known)
+    told: dict[str, dict[str, float]] = {}
+    for row in known:
+        mine = told.setdefault(" × ".join(dict.fromkeys(row.operands)), {"count": 0, "share": 0.0})
+        mine["count"] += row.count
+        mine["share"] += row.multiplications * row.count / whole if whole else 0.0
+    return told

@@ -116,6 +116,39 @@ class LossParity:
 
 
 @dataclass(frozen=True)
+class ProductFormat:
+    """Products of a training step whose operands have one format.
+
+    Attributes:
+      count: How many there are.
+      share: Of all multiplications, 0 to 1.
+    """
+
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Products:
+    """In which formats the products of a training step under the plan are computed, by format.
+
+    Attributes:
+      asked: As the program asks for them.
+      ran: As the compiled program computes them; None where nothing was compiled.
+      backend: For what it was compiled: `cpu`, `gpu`, `tpu`.
+    """
+
+    asked: Mapping[str, ProductFormat]
+    ran: Mapping[str, ProductFormat] | None
+    backend: str
+
+    def share(self, dtype: str, ran: bool = False) -> float:
+        """Returns the share of the multiplications in a format."""
+        row = ((self.ran or {}) if ran else self.asked).get(dtype)
+        return row.share if row is not None else 0.0
+
+
+@dataclass(frozen=True)
 class Measured:
     """The plan against float32, run step by step in turn on this machine.
 
@@ -131,6 +164,7 @@ class Measured:
       step_seconds: Median seconds of a step, planned then float32.
       losses: Loss of every step: `planned` and `float32`.
       loss_parity: None when no loss was seen.
+      products: None when they were not looked at.
     """
 
     recipe: str
@@ -144,6 +178,7 @@ class Measured:
     step_seconds: tuple[float, float]
     losses: Mapping[str, tuple[float, ...]]
     loss_parity: LossParity | None
+    products: Products | None = None
 
 
 @dataclass(frozen=True)

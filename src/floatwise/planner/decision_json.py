@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from floatwise.planner.decision import (
@@ -93,9 +93,13 @@ def _measured(measured: Measured | None) -> dict[str, Any] | None:
     plain = {
         field.name: json_value(getattr(measured, field.name))
         for field in fields(measured)
-        if field.name != "loss_parity"
+        if field.name not in ("loss_parity", "products")
     }
-    return {**plain, "loss_parity": _parity(measured.loss_parity)}
+    return {
+        **plain,
+        "loss_parity": _parity(measured.loss_parity),
+        "products": None if measured.products is None else json_value(asdict(measured.products)),
+    }
 
 
 def _parity(parity: LossParity | None) -> dict[str, Any] | None:

@@ -13,7 +13,9 @@ from floatwise.planner.decision import Decision, Finding, Verdict
 from floatwise.planner.numbers import gibibytes, percent
 from floatwise.planner.predict import WORTHWHILE_SPEED
 from floatwise.planner.reasons import Reason
+from floatwise.planner.rehearse_natively import can_rehearse_natively
 from floatwise.planner.rehearsed import Rehearsed
+from floatwise.planner.silent_failures import silent_failures
 from floatwise.probe.recording import Recording
 
 __all__ = ["about_rehearsals", "findings", "recurrent_modules"]
@@ -53,6 +55,7 @@ def findings(
         *(() if here else _about_speed(verdicts, plan.recipe, device)),
         *_about_script(recording, plan),
         *_about_run(recording, wanted_steps),
+        *silent_failures(recording),
         *_about_worth(recording, plan, here),
         *_about_shapes(recording, plan, device),
         *_kept_in_float32(recording, plan),
@@ -64,6 +67,8 @@ def about_rehearsals(decision: Decision, rehearsed: Rehearsed, recording: Record
     """Yields what a rehearsal could not do, or was not asked to."""
     if rehearsed.impossible:
         yield Finding("warning", "", Reason("rehearsal_impossible", {"failure": rehearsed.impossible}))
+    elif recording.framework != "torch" and not can_rehearse_natively(decision.plan, recording):
+        yield Finding("note", "", Reason("float16_slow_here", {"recipe": decision.recipe}))
     elif rehearsed.losses and decision.plan.compute_dtype != "float32" and not rehearsed.knows(decision.recipe):
         data = {"recipe": decision.recipe, "script": decision.script, "target": decision.target}
         yield Finding("warning", "", Reason("not_rehearsed", data))

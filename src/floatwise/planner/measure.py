@@ -14,10 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from floatwise.errors import ScriptError
 from floatwise.plan import Plan, dumps_plan, recipe
 from floatwise.planner.children import TRAINING_CHILDREN
-from floatwise.planner.decision import LossParity, Measured
+from floatwise.planner.decision import LossParity, Measured, Products
 from floatwise.planner.record import Progress
 from floatwise.rehearse.loss_spread import final_loss, loss_tolerance
 from floatwise.tap.job import Job
@@ -29,11 +31,15 @@ __all__ = ["loss_parity", "measure", "other_seed"]
 _OTHER_SEEDS = (1, 2)
 
 
+_PRODUCTS = TypeAdapter(Products)
+
+
 @dataclass
 class _Run:
     seconds: list[float]
     losses: list[float]
     peak_bytes: int | None = None
+    products: Products | None = None
 
 
 def measure(
@@ -79,6 +85,7 @@ def measure(
         step_seconds=(statistics.median(planned.seconds), statistics.median(plain.seconds)),
         losses={"planned": tuple(planned.losses), "float32": tuple(plain.losses)},
         loss_parity=loss_parity(planned.losses, seeds),
+        products=planned.products,
     )
 
 
@@ -131,6 +138,8 @@ def _take_next(child: Child, run: _Run) -> bool:
 def _take(message: dict[str, Any], run: _Run) -> bool:
     if message["event"] == "done":
         run.peak_bytes = message["peak_bytes"]
+        if message.get("products") is not None:
+            run.products = _PRODUCTS.validate_python(message["products"])
         return False
     run.losses.append(float(message["loss"]))
     if message["timed"]:

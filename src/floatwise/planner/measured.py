@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from pydantic import TypeAdapter
@@ -10,9 +11,10 @@ from pydantic import TypeAdapter
 from floatwise.errors import BadFileError
 from floatwise.hardware import Device
 from floatwise.language import Text
+from floatwise.plan import recipe
 from floatwise.planner.decide import decide_against
 from floatwise.planner.decision import Decision, Finding, Measured, Status
-from floatwise.planner.numbers import magnitude
+from floatwise.planner.numbers import magnitude, percent
 from floatwise.planner.predict import WORTHWHILE_MEMORY, WORTHWHILE_SPEED
 from floatwise.planner.reasons import Reason
 from floatwise.planner.targets import Target
@@ -25,6 +27,9 @@ _TOLERABLE_SPEED = 0.95
 #: Third over first quartile of neighbouring steps' ratios from which a measurement is called noisy; on an idle
 #: machine it is under 1.1.
 _NOISY_SPREAD = 1.5
+
+#: Compilers add small products of their own, so shares are compared with some tolerance; chosen.
+_SHARE_TOLERANCE = 0.01
 
 _MEASURED = TypeAdapter(Measured)
 
@@ -90,10 +95,24 @@ def with_failure(decision: Decision, failure: str, recording: Recording, device:
 
 
 def _about_measurement(measured: Measured) -> tuple[Finding, ...]:
+    found = []
     low, high = measured.speed_spread
-    if low <= 0 or high / low < _NOISY_SPREAD:
-        return ()
-    return (Finding("warning", "", Reason("measurement_noisy", {"low": f"{low:.2f}", "high": f"{high:.2f}"})),)
+    if low > 0 and high / low >= _NOISY_SPREAD:
+        data = {"low": f"{low:.2f}", "high": f"{high:.2f}"}
+        found.append(Finding("warning", "", Reason("measurement_noisy", data)))
+    return (*found, *_about_products(measured))
+
+
+def _about_products(measured: Measured) -> Iterator[Finding]:
+    products, dtype = measured.products, recipe(measured.recipe).compute_dtype
+    if products is None or dtype == "float32":
+        return
+    asked, ran = products.share(dtype), products.share(dtype, ran=True)
+    data = {"recipe": measured.recipe, "format": dtype, "asked": percent(asked), "backend": products.backend}
+    if not asked:
+        yield Finding("warning", "", Reason("no_product_in_format", data))
+    elif products.ran is not None and ran < asked - _SHARE_TOLERANCE:
+        yield Finding("warning", "", Reason("products_widened", {**data, "ran": percent(ran)}))
 
 
 def _fallen_back(

@@ -154,6 +154,12 @@ _REHEARSED = {
         "{recipe} was not rehearsed: `floatwise plan {script} --target {target}` does that.",
         "{recipe} 尚未预演：运行 `floatwise plan {script} --target {target}` 即可预演。",
     ),
+    "float16_slow_here": Text(
+        "{recipe} was not rehearsed: PyTorch, which Keras computes with, multiplies float16 on a CPU hundreds of times "
+        "slower than float32. With KERAS_BACKEND=tensorflow or jax it is rehearsed.",
+        "{recipe} 未预演：Keras 此处使用 PyTorch，其 CPU 上的 float16 乘法比 float32 慢数百倍。"
+        "设置 KERAS_BACKEND=tensorflow 或 jax 即可预演。",
+    ),
     "rehearsal_failed": Text(
         "Rehearsed here, the script fails under {recipe}: {failure}",
         "在本机预演时，脚本在 {recipe} 下失败：{failure}",
@@ -259,6 +265,34 @@ _FINDINGS = {
         "The machine was busy: the middle half of the pairs of steps spans {low} to {high} times. "
         "Measure again when it is quiet, or with more --steps.",
         "机器当时很忙：各对步骤的比值，中间一半在 {low} 到 {high} 倍之间。请在空闲时重新测量，或增大 --steps。",
+    ),
+    "hidden_nonfinite": Text(
+        "The loss is finite in float32, but {count} parameters had gradients that are not: {paths}. No plan cures "
+        "that; look at what comes before them in the backward pass (a square root or a norm of zeros, a division).",
+        "float32 下损失是有限值，但有 {count} 个参数的梯度不是：{paths}。任何计划都无法解决；"
+        "请检查反向传播中在它们之前的运算（对零求平方根或范数、除法）。",
+    ),
+    "hidden_zero": Text(
+        "The gradients of {count} parameters are zero in every step: {paths}. Nothing they do reaches the loss, or "
+        "they vanish on the way (a saturated softmax, a dead ReLU, a stopped gradient).",
+        "{count} 个参数的梯度在每一步都为零：{paths}。它们不影响损失，或梯度在途中消失"
+        "（softmax 饱和、ReLU 失活、梯度被截断）。",
+    ),
+    "weights_still": Text(
+        "{count} parameters have gradients, yet no update changed them: {paths}. Are they given to the optimizer, and "
+        "is the learning rate more than zero? A gradient still divided by a loss scale looks like this.",
+        "{count} 个参数有梯度，但没有任何更新改变它们：{paths}。它们是否交给了优化器？学习率是否大于零？"
+        "被损失缩放多除了一次的梯度也会表现为这样。",
+    ),
+    "no_product_in_format": Text(
+        "Under {recipe} no product of the training step is in {format}: nothing can become faster.",
+        "在 {recipe} 下，训练步中没有任何乘法使用 {format}：不可能变快。",
+    ),
+    "products_widened": Text(
+        "Under {recipe} {asked} of the multiplications are asked for in {format}, but {ran} run in it on this backend "
+        "({backend}): the compiler computes the others wider, after conversions that cost time.",
+        "在 {recipe} 下，程序要求 {asked} 的乘法用 {format} 计算，但在此后端（{backend}）上实际只有 {ran}："
+        "其余由编译器先转换再以更宽的格式计算，转换本身也耗时。",
     ),
     "found_autocast": Text(
         "The script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",

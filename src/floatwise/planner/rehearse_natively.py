@@ -27,16 +27,20 @@ from floatwise.rehearse.verdict import Verdict
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 
-__all__ = ["compared", "rehearse_natively"]
+__all__ = ["can_rehearse_natively", "compared", "rehearse_natively"]
 
 #: Float32 seeds beside the script's own.
 _OTHER_SEEDS = (1, 2)
-_SLOW_FLOAT16 = (
-    "PyTorch, which Keras computes with here, multiplies float16 on a CPU hundreds of times slower than float32; "
-    "with KERAS_BACKEND=tensorflow or jax it is rehearsed"
-)
 #: Share of the steps that may be skipped: past it, most batches are lost.
 _LARGEST_SKIPPED_SHARE = 0.5
+
+
+def can_rehearse_natively(plan: Plan, recording: Recording) -> bool:
+    """Returns whether this machine can compute the plan in bearable time.
+
+    PyTorch, when Keras computes with it, multiplies float16 on a CPU hundreds of times slower than float32.
+    """
+    return not (recording.backend == "torch" and plan.compute_dtype == "float16")
 
 
 def rehearse_natively(
@@ -52,7 +56,7 @@ def rehearse_natively(
       progress: Told after each iteration.
 
     Raises:
-      ScriptError: The script fails in float32 with another seed, or its backend cannot compute a plan in bearable time.
+      ScriptError: The script fails in float32 with another seed.
     """
     script, arguments, framework = recording.script, recording.arguments, recording.framework
     if not rehearsed.losses:
@@ -60,8 +64,6 @@ def rehearse_natively(
         message = {"losses": runs[0], "other_losses": runs[1:], "spread_source": "seeds"}
         rehearsed = rehearsed.with_baseline(message)
     for plan in plans:
-        if recording.backend == "torch" and plan.compute_dtype == "float16":
-            raise ScriptError(_SLOW_FLOAT16)
         text = dumps_plan(plan)
         try:
             losses, skipped = _train(plan, recording, steps, progress)

@@ -17,6 +17,7 @@ from floatwise.report.comparison import TargetRow
 from floatwise.report.page_proof import rehearsal_content
 from floatwise.report.page_target import evidence_content, finding_rows, target_content
 from floatwise.report.panels import Panel
+from floatwise.report.products import ASKED, RAN
 from floatwise.report.rehearsals import advice_lines, rehearsals, search_rows
 
 __all__ = ["page_content", "page_words"]
@@ -27,6 +28,8 @@ _WORDS = {
     "more_reasons": Text("further reasons", "其他理由"),
     "proof": Text("Measured against float32", "与 float32 的实测对比"),
     "against": Text("against float32", "相对 float32"),
+    "asked": ASKED,
+    "ran": RAN,
     "losses": Text("Loss of every step", "每一步的损失"),
     "rehearsals": Text("Rehearsed", "预演"),
     "final_loss": Text("final loss", "最终损失"),

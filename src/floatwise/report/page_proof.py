@@ -11,6 +11,7 @@ from floatwise.language import Text
 from floatwise.planner.decision import Decision, Measured, Rehearsal
 from floatwise.report import numbers, proof
 from floatwise.report.chosen import chosen_verdict
+from floatwise.report.products import product_note, product_rows
 from floatwise.report.rehearsals import rehearsal_mood, rehearsal_note, rehearsal_row, rehearsal_word
 
 __all__ = ["proof_content", "rehearsal_content", "tiles"]
@@ -94,9 +95,12 @@ def _rehearsed_tiles(decision: Decision) -> list[_Tile]:
     return found
 
 
+_PROOF_KEYS = ("planned_name", "proof", "savings", "saving_note", "products", "product_note")
+
+
 def proof_content(decision: Decision) -> dict[str, Any]:
     """Returns the comparison with float32 as it was measured; nothing for float32 itself."""
-    content: dict[str, Any] = dict.fromkeys(("planned_name", "proof", "savings", "saving_note"), "")
+    content: dict[str, Any] = dict.fromkeys(_PROOF_KEYS, "")
     measured = decision.measured
     if decision.plan.is_float32 and measured is None:
         return content
@@ -110,7 +114,9 @@ def proof_content(decision: Decision) -> dict[str, Any]:
 
 
 def _savings(measured: Measured) -> dict[str, Any]:
-    return {"savings": proof.saving_rows(measured), "saving_note": proof.saving_note(measured)}
+    content = {"savings": proof.saving_rows(measured), "saving_note": proof.saving_note(measured)}
+    rows = product_rows(measured)
+    return {**content, "products": rows, "product_note": product_note(measured) if rows else ""}
 
 
 def rehearsal_content(found: Mapping[str, Rehearsal]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from floatwise.report.chosen import chosen_verdict
 from floatwise.report.commands import next_commands
 from floatwise.report.plain import plain
 from floatwise.report.predictions import prediction_notes
+from floatwise.report.products import product_note, product_rows
 from floatwise.report.rehearsals import rehearsal_note, rehearsals
 
 __all__ = ["WIDEST", "finding_line", "next_steps", "print_section", "render_decision"]
@@ -28,6 +29,7 @@ WIDEST = 110
 
 _WHY = Text("Why", "理由")
 _MEASURED = Text("Measured against float32", "与 float32 的实测对比")
+_PRODUCTS = Text("What the products compute in", "乘法实际使用的格式")
 _PROOF = Text("Is the loss the same?", "损失是否一致？")
 _REHEARSED = Text("Rehearsed", "预演")
 _PREDICTED = Text("Predicted for {target}", "对 {target} 的预测")
@@ -85,6 +87,10 @@ def _sections(decision: Decision, report_path: Path) -> Iterator[tuple[Text | st
         yield _MEASURED, _comparison(decision)
     if decision.measured is not None:
         yield _PROOF, _parity(decision, decision.measured.loss_parity)
+    products = product_rows(decision.measured if decision.here else None)
+    if products and decision.measured is not None:
+        note = Line(product_note(decision.measured), style="dim")
+        yield _PRODUCTS, Group(terminal_tables.products(products), note)
     found = rehearsals([decision])
     if found:
         note = Line(rehearsal_note(list(found.values())), style="dim")

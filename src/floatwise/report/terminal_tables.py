@@ -19,9 +19,21 @@ from floatwise.report.folding import fold_paths
 from floatwise.report.islands import IslandGroup, island_groups
 from floatwise.report.plain import plain
 from floatwise.report.predictions import prediction_rows
+from floatwise.report.products import ASKED, FORMAT, RAN, ProductRow
 from floatwise.report.rehearsals import rehearsal_row
 
-__all__ = ["bullets", "evidence", "islands", "marked", "plain_table", "predicted", "rehearsals", "savings", "verdicts"]
+__all__ = [
+    "bullets",
+    "evidence",
+    "islands",
+    "marked",
+    "plain_table",
+    "predicted",
+    "products",
+    "rehearsals",
+    "savings",
+    "verdicts",
+]
 
 # A terminal shows so many patterns of one reason; the HTML page shows all modules (convention: one screen).
 MOST_PATTERNS = 8
@@ -59,6 +71,14 @@ def savings(measured: Measured, recipe: str) -> Table:
     table = plain_table("", "float32", recipe, str(_AGAINST), right=(1, 2))
     for row in proof.saving_rows(measured):
         table.add_row(row.label, row.float32, row.planned, Line(row.ratio, style="bold"))
+    return table
+
+
+def products(rows: Sequence[ProductRow]) -> Table:
+    """Returns the formats of a step's products, as asked for and as they ran."""
+    table = plain_table(str(FORMAT), str(ASKED), str(RAN))
+    for row in rows:
+        table.add_row(row.format, row.asked, row.ran)
     return table
 
 
