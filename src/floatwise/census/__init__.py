@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from floatwise.census.finding import Finding
 from floatwise.census.hlo import compiled_operators
-from floatwise.census.operator import Operator, formats, share, to_message
+from floatwise.census.operator import Operator, merged
+from floatwise.census.products import OperatorCensus
 
-__all__ = ["Operator", "compiled_operators", "formats", "share", "to_message"]
+__all__ = ["Finding", "Operator", "OperatorCensus", "compiled_operators", "merged"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Operator", "formats", "share", "to_message"]
+__all__ = ["Operator", "formats", "merged", "share", "to_message"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +69,11 @@ def to_message(rows: Iterable[Operator]) -> dict[str, dict[str, float]]:
         mine["count"] += row.count
         mine["share"] += row.multiplications * row.count / whole if whole else 0.0
     return told
+
+
+def merged(rows: Iterable[Operator]) -> tuple[Operator, ...]:
+    """Returns rows that are alike as one, counted together, in the order of their first."""
+    counts: Counter[Operator] = Counter()
+    for row in rows:
+        counts[replace(row, count=0)] += row.count
+    return tuple(replace(row, count=count) for row, count in counts.items())

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from floatwise.census import Operator
-from floatwise.jax.census.finding import Finding
+from floatwise.census import Finding, Operator, OperatorCensus
 from floatwise.jax.census.leaks import Leak, leaks
-from floatwise.jax.census.operators import OperatorCensus, operator_dtypes
+from floatwise.jax.census.operators import operator_dtypes
 from floatwise.jax.census.scaling import LossScaling, loss_scaling
 from floatwise.jax.census.steps import examine_gradients, examine_update
 

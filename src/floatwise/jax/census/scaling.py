@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from floatwise.jax.census.finding import Finding
+from floatwise.census import Finding
 from floatwise.jax.census.walk import inner_jaxprs, over_arrays, walk
 from floatwise.jax.dtypes import is_floating
 from floatwise.language import Text

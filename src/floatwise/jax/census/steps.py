@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from floatwise.census import Finding
 from floatwise.errors import BadInputError
-from floatwise.jax.census.finding import Finding
 from floatwise.jax.dtypes import is_floating
 from floatwise.jax.leaf_values import leaf_values
 from floatwise.jax.paths import with_paths

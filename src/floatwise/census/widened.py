@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatwise.jax.census.finding import Finding
+from floatwise.census.finding import Finding
 from floatwise.language import Text
 
 if TYPE_CHECKING:
-    from floatwise.jax.census.operators import OperatorCensus
+    from floatwise.census.products import OperatorCensus
 
 __all__ = ["widened_products"]
 
