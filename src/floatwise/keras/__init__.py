@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from floatwise.keras.loading import load_model
     from floatwise.keras.loss_scale_optimizer import LossScaleOptimizer
     from floatwise.keras.monitor import Monitor
+    from floatwise.keras.operator_census import operator_dtypes
     from floatwise.keras.report import Applied, LayerFormat
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "apply",
     "census",
     "load_model",
+    "operator_dtypes",
     "training_step",
 ]
 
@@ -39,6 +41,7 @@ _WHERE = {
     "apply": "applying",
     "census": "dtype_census",
     "load_model": "loading",
+    "operator_dtypes": "operator_census",
     "training_step": "custom_loop",
 }
 
