@@ -6,13 +6,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.planner.recordings import make_recording
 
-from floatwise.hardware import get_device
 from floatwise.plan import dumps_plan, recipe
-from floatwise.planner.decide import decide
 from floatwise.planner.decision import Rehearsal
-from floatwise.planner.rehearse_natively import can_rehearse_natively, compared
+from floatwise.planner.rehearse_natively import compared
 from floatwise.planner.rehearsed import Rehearsed
 
 FLOAT32 = [
@@ -59,15 +56,3 @@ def test_a_rehearsal_is_kept_in_a_recording() -> None:
     known = known.with_verdict(plan.recipe, {"plan": dumps_plan(plan), "verdict": verdict.to_json()})
     assert Rehearsed.from_json(known.to_json()) == known
     assert known.verdicts[plan.recipe].last == comparison
-
-
-@pytest.mark.parametrize(
-    ("backend", "name", "can"),
-    [("torch", "fp16-mixed", False), ("torch", "bf16-mixed", True), ("jax", "fp16-mixed", True)],
-)
-def test_float16_on_a_cpu_is_not_rehearsed_with_pytorch(backend: str, name: str, can: bool) -> None:
-    recording = make_recording(framework="keras", backend=backend)
-    assert can_rehearse_natively(recipe(name), recording) is can
-    decision = decide(recording, get_device("nvidia-t4"), here=False, wanted_steps=20)
-    said = {f.reason.code for f in decision.findings}
-    assert ("float16_slow_here" in said) is (backend == "torch")

@@ -13,7 +13,6 @@ from floatwise.planner.decision import Decision, Finding, Verdict
 from floatwise.planner.numbers import gibibytes, percent
 from floatwise.planner.predict import WORTHWHILE_SPEED
 from floatwise.planner.reasons import Reason
-from floatwise.planner.rehearse_natively import can_rehearse_natively
 from floatwise.planner.rehearsed import Rehearsed
 from floatwise.planner.silent_failures import silent_failures
 from floatwise.probe.recording import Recording
@@ -67,8 +66,6 @@ def about_rehearsals(decision: Decision, rehearsed: Rehearsed, recording: Record
     """Yields what a rehearsal could not do, or was not asked to."""
     if rehearsed.impossible:
         yield Finding("warning", "", Reason("rehearsal_impossible", {"failure": rehearsed.impossible}))
-    elif recording.framework != "torch" and not can_rehearse_natively(decision.plan, recording):
-        yield Finding("note", "", Reason("float16_slow_here", {"recipe": decision.recipe}))
     elif rehearsed.losses and decision.plan.compute_dtype != "float32" and not rehearsed.knows(decision.recipe):
         data = {"recipe": decision.recipe, "script": decision.script, "target": decision.target}
         yield Finding("warning", "", Reason("not_rehearsed", data))

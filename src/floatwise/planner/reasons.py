@@ -154,12 +154,6 @@ _REHEARSED = {
         "{recipe} was not rehearsed: `floatwise plan {script} --target {target}` does that.",
         "{recipe} 尚未预演：运行 `floatwise plan {script} --target {target}` 即可预演。",
     ),
-    "float16_slow_here": Text(
-        "{recipe} was not rehearsed: PyTorch, which Keras computes with, multiplies float16 on a CPU hundreds of times "
-        "slower than float32. With KERAS_BACKEND=tensorflow or jax it is rehearsed.",
-        "{recipe} 未预演：Keras 此处使用 PyTorch，其 CPU 上的 float16 乘法比 float32 慢数百倍。"
-        "设置 KERAS_BACKEND=tensorflow 或 jax 即可预演。",
-    ),
     "rehearsal_failed": Text(
         "Rehearsed here, the script fails under {recipe}: {failure}",
         "在本机预演时，脚本在 {recipe} 下失败：{failure}",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rehearsals of Keras and JAX scripts: a plan's own runtime trains them in this machine's arithmetic.
 
-XLA and TensorFlow multiply 16-bit operands on a CPU, add up in float32 and round the result to 16 bits, as a matrix
-unit does; so the loss under a plan, held against float32 runs that differ by their seeds, tells whether it trains as
-well. Gradients are not compared one by one, and memory and speed of other devices are not predicted.
+XLA, TensorFlow, and PyTorch where Keras calls it, multiply 16-bit operands on a CPU, add up in float32 and round the
+result to 16 bits, as a matrix unit does; so the loss under a plan, held against float32 runs that differ by their
+seeds, tells whether it trains as well. Gradients are not compared one by one, and memory and speed of other devices
+are not predicted.
 """
 
 from __future__ import annotations
@@ -27,20 +28,12 @@ from floatwise.rehearse.verdict import Verdict
 from floatwise.tap.job import Job
 from floatwise.tap.launch import Child
 
-__all__ = ["can_rehearse_natively", "compared", "rehearse_natively"]
+__all__ = ["compared", "rehearse_natively"]
 
 #: Float32 seeds beside the script's own.
 _OTHER_SEEDS = (1, 2)
 #: Share of the steps that may be skipped: past it, most batches are lost.
 _LARGEST_SKIPPED_SHARE = 0.5
-
-
-def can_rehearse_natively(plan: Plan, recording: Recording) -> bool:
-    """Returns whether this machine can compute the plan in bearable time.
-
-    PyTorch, when Keras computes with it, multiplies float16 on a CPU hundreds of times slower than float32.
-    """
-    return not (recording.backend == "torch" and plan.compute_dtype == "float16")
 
 
 def rehearse_natively(

@@ -13,7 +13,7 @@ from floatwise.planner.decide import decide
 from floatwise.planner.decision import Decision
 from floatwise.planner.record import Progress
 from floatwise.planner.rehearse import rehearse
-from floatwise.planner.rehearse_natively import can_rehearse_natively, rehearse_natively
+from floatwise.planner.rehearse_natively import rehearse_natively
 from floatwise.planner.rehearsed import Rehearsed
 from floatwise.probe.recording import Recording
 
@@ -58,8 +58,6 @@ def rehearse_for(
     while not rehearsed.impossible:
         decisions = decide_all(recording, targets, steps, rehearsed)
         plans = plans_to_rehearse(zip(decisions, (target.device for target in targets), strict=True), rehearsed)
-        if recording.framework != "torch":
-            plans = [plan for plan in plans if can_rehearse_natively(plan, recording)]
         if not plans:
             break
         try:
