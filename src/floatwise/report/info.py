@@ -34,8 +34,12 @@ PACKAGES = (
     "transformer-engine",
     "keras",
     "tensorflow",
+    "tensorflow-cpu",
     "jax",
     "flax",
+    "optax",
+    "equinox",
+    "dm-haiku",
     "ml_dtypes",
     "numpy",
 )
@@ -82,7 +86,7 @@ _NO_FRAMEWORK = Text(
     "No framework is installed here; floatwise works on PyTorch scripts best: pip install torch",
     "这里没有安装任何框架；floatwise 对 PyTorch 脚本支持最完整：pip install torch",
 )
-_FRAMEWORKS = frozenset({"torch", "keras", "tensorflow", "jax"})
+_FRAMEWORKS = frozenset({"torch", "keras", "tensorflow", "tensorflow-cpu", "jax"})
 _BEGIN = Text("Where to begin", "从哪里开始")
 _DECIDE = Text("Decide by measurement, on your own script:", "用自己的脚本实测后再决定：")
 
