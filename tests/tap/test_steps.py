@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -291,5 +290,4 @@ def test_the_next_phases_optimizer_is_a_new_one_even_at_the_address_of_the_last(
         parameter = torch.nn.Parameter(torch.ones(2))
         parameter.grad = torch.ones(2)
         clock.step_ended(torch.optim.SGD([parameter], lr=0.1))
-        gc.collect()
     assert clock.iterations == 1

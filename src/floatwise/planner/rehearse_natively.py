@@ -52,8 +52,12 @@ def rehearse_natively(
       ScriptError: The script fails in float32 with another seed.
     """
     script, arguments, framework = recording.script, recording.arguments, recording.framework
+
+    def in_float32(what: str, done: int, steps: int) -> None:
+        progress("rehearse float32", done, steps)
+
     if not rehearsed.losses:
-        runs = [other_seed(o, script, arguments, steps, progress, framework) for o in (0, *_OTHER_SEEDS)]
+        runs = [other_seed(o, script, arguments, steps, in_float32, framework) for o in (0, *_OTHER_SEEDS)]
         message = {"losses": runs[0], "other_losses": runs[1:], "spread_source": "seeds"}
         rehearsed = rehearsed.with_baseline(message)
     for plan in plans:

@@ -11,7 +11,7 @@ import jax
 from floatwise.census import Operator, OperatorCensus, compiled_operators, merged
 from floatwise.jax.census.walk import over_arrays, trace, walk
 
-__all__ = ["operator_dtypes"]
+__all__ = ["operator_dtypes", "traced_operators"]
 
 # jax.lax: the primitives that matrix units compute.
 _PRODUCTS = {"dot_general": "dot", "ragged_dot_general": "dot", "conv_general_dilated": "convolution"}
@@ -28,15 +28,16 @@ def operator_dtypes(fn: Any, *args: Any, compiled: bool = True, **kwargs: Any) -
       compiled: Whether to compile it, too, which takes as long as its first call. Default: True.
       **kwargs: More arguments of `fn`.
     """
-    rows = list(_traced(trace(fn, args, kwargs).jaxpr))
+    traced = traced_operators(trace(fn, args, kwargs).jaxpr)
     facts = None
     if compiled:
         of_arrays, arrays = over_arrays(fn, args, kwargs)
         facts = compiled_operators(jax.jit(of_arrays).lower(*arrays).compile().as_text() or "")
-    return OperatorCensus(traced=merged(rows), compiled=facts, backend=jax.default_backend())
+    return OperatorCensus(traced=traced, compiled=facts, backend=jax.default_backend())
 
 
-def _traced(jaxpr: Any) -> list[Operator]:
+def traced_operators(jaxpr: Any) -> tuple[Operator, ...]:
+    """Returns the products of a jaxpr, alike ones counted together; one in `scan` counts once a turn."""
     rows = []
     for equation, line, turns in walk(jaxpr):
         name = _PRODUCTS.get(equation.primitive.name)
@@ -55,7 +56,7 @@ def _traced(jaxpr: Any) -> list[Operator]:
                     count=turns,
                 )
             )
-    return rows
+    return merged(rows)
 
 
 def _multiplications(equation: Any, operands: list[Any], result: Any) -> int:
