@@ -210,6 +210,23 @@ OUTSIDE = replace(INSIDE, within_spread=False, planned=2.0)
 
 
 @pytest.mark.parametrize(
+    ("spread", "memory", "recipe", "code"),
+    [
+        ((1.0, 1.5), None, "bf16-mixed", "measured_faster"),
+        ((0.9, 1.5), None, "fp32", "measured_unclear"),
+        ((0.9, 1.5), 0.8, "bf16-mixed", "measured_faster"),
+    ],
+)
+def test_a_gain_that_the_pairs_do_not_show_is_none(
+    spread: tuple[float, float], memory: float | None, recipe: str, code: str
+) -> None:
+    recording, device = make_recording(), get_device("cpu-avx512-bf16")
+    result = replace(measured(1.2, memory, INSIDE), speed_spread=spread)
+    decision = with_measurement(decide(recording, device, True, 20), result, recording, device)
+    assert (decision.recipe, decision.reasons[0].code) == (recipe, code)
+
+
+@pytest.mark.parametrize(
     ("result", "recipe", "code"),
     [
         (measured(2.0, 0.8, INSIDE), "bf16-mixed", "measured_faster"),

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -49,12 +50,23 @@ def with_measurement(decision: Decision, measured: Measured, recording: Recordin
     if parity is not None and not parity.within_spread:
         return _fallen_back(decision, measured, recording, device, "refused", Reason("loss_outside", data))
     saves = memory is not None and memory <= WORTHWHILE_MEMORY and measured.speed_ratio >= _TOLERABLE_SPEED
-    if measured.speed_ratio < WORTHWHILE_SPEED and not saves:
-        return _fallen_back(decision, measured, recording, device, "not_worth_it", Reason("measured_not_faster", data))
+    slow = _not_faster(measured, data)
+    if slow is not None and not saves:
+        return _fallen_back(decision, measured, recording, device, "not_worth_it", slow)
     proof = [Reason("measured_faster", data)]
     if parity is not None:
         proof.append(Reason("loss_parity", data))
     return replace(decision, measured=measured, reasons=(*proof, *decision.reasons))
+
+
+def _not_faster(measured: Measured, data: Mapping[str, Any]) -> Reason | None:
+    """Returns why the measurement shows no gain of speed; None where it does."""
+    if measured.speed_ratio < WORTHWHILE_SPEED:
+        return Reason("measured_not_faster", data)
+    slowest, fastest = measured.speed_spread
+    if slowest < 1:  # more than a quarter of the pairs of steps lose
+        return Reason("measured_unclear", {**data, "slowest": f"{slowest:.2f}", "fastest": f"{fastest:.2f}"})
+    return None
 
 
 def with_measured(recording: Recording, measured: Measured) -> Recording:

@@ -240,6 +240,12 @@ _WORTH = {
         "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}; not worth it.",
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}；不值得使用。",
     ),
+    "measured_unclear": Text(
+        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}, but the middle half of "
+        "the pairs spans {slowest} to {fastest}×: no gain is shown.",
+        "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}，但各对步骤的中间一半在 {slowest} 到 {fastest} 倍之间："
+        "不足以证明有收益。",
+    ),
     "loss_parity": Text(
         "Its loss after {steps} steps is {planned}, float32's {float32}: within float32's own spread over seeds.",
         "{steps} 步后损失为 {planned}，float32 为 {float32}：在 float32 不同随机种子的波动范围之内。",
@@ -291,6 +297,10 @@ _FINDINGS = {
     "found_autocast": Text(
         "The script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",
         "脚本已有 autocast 区域（{detail}）；计划会以自己的精度取代它：{plan}。",
+    ),
+    "found_dtype_policy": Text(
+        "The script sets a Keras dtype policy ({detail}); the plan's policies take its place: {plan}.",
+        "脚本设置了 Keras 的 dtype 策略（{detail}）；由计划的策略取代：{plan}。",
     ),
     "found_grad_scaler": Text(
         "The script already scales its loss ({detail}); the plan {scaling}, and the script's scaler is switched off.",
