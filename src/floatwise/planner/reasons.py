@@ -241,10 +241,10 @@ _WORTH = {
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}；不值得使用。",
     ),
     "measured_unclear": Text(
-        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}, but the middle half of "
-        "the pairs spans {slowest} to {fastest}×: no gain is shown.",
-        "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}，但各对步骤的中间一半在 {slowest} 到 {fastest} 倍之间："
-        "不足以证明有收益。",
+        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}, but the middle "
+        "half of the pairs spans {slowest} to {fastest}×: no gain is shown.",
+        "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}，但各对步骤的中间一半"
+        "在 {slowest} 到 {fastest} 倍之间：不足以证明有收益。",
     ),
     "loss_parity": Text(
         "Its loss after {steps} steps is {planned}, float32's {float32}: within float32's own spread over seeds.",
