@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from floatwise._version import __version__
 
 if TYPE_CHECKING:
-    from floatwise import exporters, formats, hardware, jax, keras, plan, rehearse, tap, torch
+    from floatwise import exporters, formats, hardware, jax, keras, plan, probe, rehearse, tap, torch
 
-__all__ = ["__version__", "exporters", "formats", "hardware", "jax", "keras", "plan", "rehearse", "tap", "torch"]
+__all__ = ["__version__", "exporters", "formats", "hardware", "jax", "keras", "plan", "probe", "rehearse", "tap", "torch"]
 
-_ROOMS = frozenset({"exporters", "formats", "hardware", "jax", "keras", "plan", "rehearse", "tap", "torch"})
+_ROOMS = frozenset({"exporters", "formats", "hardware", "jax", "keras", "plan", "probe", "rehearse", "tap", "torch"})
 
 
 def __getattr__(name: str) -> Any:

@@ -293,3 +293,12 @@ def test_failure_under_the_plan_falls_back_to_float32() -> None:
     assert decision.recipe == "fp32"
     assert verdict(decision, "bf16-mixed")[0] == "refused"
     assert "train.py:8" in str(decision.reasons[0])
+
+
+@pytest.mark.parametrize(("framework", "said"), [("torch", None), ("keras", "model.quantize"), ("jax", "split_master")])
+def test_recipes_that_a_frameworks_runtime_does_not_apply_are_refused(framework: str, said: str | None) -> None:
+    decision = decide(make_recording(framework=framework), get_device("h100"), here=False, wanted_steps=20)
+    refused = {v.recipe for v in decision.verdicts if v.reasons and v.reasons[0].code == "not_applied"}
+    assert decision.recipe == "bf16-mixed"
+    assert refused == (set() if said is None else {"bf16-master", "fp16-master", "fp8-tensorwise", "fp8-rowwise"})
+    assert said is None or any(said in str(v.reasons[0]) for v in decision.verdicts)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from floatwise.jax.updates import apply_updates
     from floatwise.jax.weights import float32_master, kahan, split_master, stochastic_rounding
 
+    probe: Any
+
 __all__ = [
     "LossScale",
     "all_finite",
@@ -54,6 +56,7 @@ __all__ = [
     "parse_policy",
     "partition",
     "plan_optimizer",
+    "probe",
     "select",
     "set_nnx_dtypes",
     "skip_if_not_finite",
@@ -64,6 +67,7 @@ __all__ = [
     "value_and_grad",
 ]
 
+#: Modules beside this one; those of other rooms in full.
 _WHERE = {
     "LossScale": "loss_scale",
     "all_finite": "finite",
@@ -87,6 +91,7 @@ _WHERE = {
     "parse_policy": "policy_text",
     "partition": "gradients",
     "plan_optimizer": "optimizer",
+    "probe": "floatwise.probe.jax_library",
     "select": "finite",
     "set_nnx_dtypes": "flax_modules",
     "skip_if_not_finite": "skipping",
@@ -102,7 +107,8 @@ def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'floatwise.jax' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"floatwise.jax.{_WHERE[name]}"), name)
+        place = _WHERE[name]
+        return getattr(importlib.import_module(place if "." in place else f"floatwise.jax.{place}"), name)
     except ModuleNotFoundError as error:
         if error.name not in ("jax", "jaxlib"):
             raise

@@ -161,8 +161,8 @@ def _about_shapes(recording: Recording, plan: Plan, device: Device) -> Iterator[
 
 
 def _kept_in_float32(recording: Recording, plan: Plan) -> Iterator[Finding]:
-    if plan.is_float32:
-        return
+    if plan.is_float32 or recording.framework != "torch":
+        return  # said of autocast's own lists
     kinds = Counter(s.kind for s in recording.sites if s.kind in _FLOAT32_KINDS)
     if kinds:
         modules = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())

@@ -37,6 +37,23 @@ _FORMAT_OF = {
 }
 #: torchao's names of its float8 recipes (torchao.float8.config, 0.18).
 _TORCHAO = {"fp8-tensorwise": "tensorwise", "fp8-rowwise": "rowwise"}
+#: What the runtimes of Keras and JAX apply to a script as it is; PyTorch's applies more.
+_APPLIED_EVERYWHERE = frozenset({"fp32", "tf32", "bf16-mixed", "fp16-mixed"})
+_NAMES = {"keras": "Keras", "jax": "JAX"}
+#: What to do in the script instead, by framework: for float8, for weights in 16 bits.
+_INSTEAD = {
+    "keras": (
+        Text('Keras has model.quantize("float8")', 'Keras 自带 model.quantize("float8")'),
+        Text("Keras keeps float32 variables under mixed policies", "Keras 的混合策略使用 float32 变量"),
+    ),
+    "jax": (
+        Text("Flax has Fp8DotGeneral, and there is Qwix", "Flax 有 Fp8DotGeneral，另有 Qwix"),
+        Text(
+            "change the script: floatwise.jax.cast_params and split_master or float32_master",
+            "请修改脚本：floatwise.jax.cast_params 与 split_master 或 float32_master",
+        ),
+    ),
+}
 
 
 def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
@@ -47,6 +64,10 @@ def judge(recipe: str, recording: Recording, device: Device) -> Verdict:
     hardware = _hardware(unit, device)
     if hardware.code != "has_matrix_unit":
         return Verdict(recipe, "refused", (hardware,))
+    if recording.framework in _INSTEAD and recipe not in _APPLIED_EVERYWHERE:
+        instead = _INSTEAD[recording.framework][0 if recipe in _TORCHAO else 1]
+        data = {"recipe": recipe, "framework": _NAMES[recording.framework], "instead": instead}
+        return Verdict(recipe, "refused", (Reason("not_applied", data),))
     if recipe in _TORCHAO:
         return _float8(recipe, recording, hardware)
     if recipe == "tf32":

@@ -298,6 +298,24 @@ _FINDINGS = {
         "The script already has an autocast region ({detail}); the plan replaces its dtype with its own: {plan}.",
         "脚本已有 autocast 区域（{detail}）；计划会以自己的精度取代它：{plan}。",
     ),
+    "not_applied": Text(
+        "{recipe} is not applied to a {framework} script from outside: {instead}.",
+        "{recipe} 不会从外部应用到 {framework} 脚本：{instead}。",
+    ),
+    "found_loss_scale": Text(
+        "The script scales its loss itself ({detail}); its own scale stays under the plan: {plan}.",
+        "脚本自己缩放损失（{detail}）；在计划下其缩放保持不变：{plan}。",
+    ),
+    "found_stored_in_16_bits": Text(
+        "The script keeps its weights in {detail}, where small updates are lost; the plan leaves them so. Keep them in "
+        "float32, or update them with floatwise.jax.split_master.",
+        "脚本以 {detail} 保存权重，微小的更新会丢失；计划不改动它们。"
+        "请改用 float32 保存，或用 floatwise.jax.split_master 更新。",
+    ),
+    "found_low_precision_products": Text(
+        "The script already multiplies in {detail}; the plan leaves these products as they are: {plan}.",
+        "脚本已用 {detail} 做矩阵乘法；计划不改动这些乘法：{plan}。",
+    ),
     "found_dtype_policy": Text(
         "The script sets a Keras dtype policy ({detail}); the plan's policies take its place: {plan}.",
         "脚本设置了 Keras 的 dtype 策略（{detail}）；由计划的策略取代：{plan}。",

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan applied to a Keras training script that knows nothing of it."""
