@@ -16,7 +16,19 @@ from floatwise._version import __version__
 if TYPE_CHECKING:
     from floatwise import exporters, formats, hardware, jax, keras, plan, probe, rehearse, tap, torch
 
-__all__ = ["__version__", "exporters", "formats", "hardware", "jax", "keras", "plan", "probe", "rehearse", "tap", "torch"]
+__all__ = [
+    "__version__",
+    "exporters",
+    "formats",
+    "hardware",
+    "jax",
+    "keras",
+    "plan",
+    "probe",
+    "rehearse",
+    "tap",
+    "torch",
+]
 
 _ROOMS = frozenset({"exporters", "formats", "hardware", "jax", "keras", "plan", "probe", "rehearse", "tap", "torch"})
 

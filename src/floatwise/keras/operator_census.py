@@ -67,7 +67,11 @@ def _on_jax(model: Any, batch: Any, compiled: bool) -> OperatorCensus:
     def loss_of(weights: Any, others: Any, inputs: Any) -> Any:
         return _loss(model.stateless_call(weights, others, inputs, training=True)[0])
 
-    variables = ([v.value for v in kind] for kind in (model.trainable_variables, model.non_trainable_variables))
+    # Shapes alone: while `fit` runs on JAX, variables have no values.
+    variables = (
+        [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in kind]  # type: ignore[no-untyped-call]
+        for kind in (model.trainable_variables, model.non_trainable_variables)
+    )
     lowered = jax.jit(jax.grad(loss_of)).lower(*variables, batch)
     facts = compiled_operators(lowered.compile().as_text() or "") if compiled else None
     return OperatorCensus(traced=stablehlo_operators(lowered.as_text()), compiled=facts, backend=jax.default_backend())

@@ -138,6 +138,10 @@ class Line:
         time.sleep(0.02)
 
 
+#: What a child that was not measured says at its end.
+DONE: dict[str, Any] = {"event": "done", "peak_bytes": None, "skipped_steps": 0, "unmatched": [], "products": None}
+
+
 def train_here(
     path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan, steps: int = 20, seed_offset: int = 0, paced: bool = False
 ) -> Line:
@@ -202,7 +206,7 @@ def test_float32_trains_bit_for_bit_what_the_script_trains_alone(
         assert losses_of(line) == expected
     steps = [message for message in line.messages if message["event"] == "step"]
     assert [message["timed"] for message in steps] == [False] * 3 + [True] * 6
-    assert line.messages[-1] == {"event": "done", "peak_bytes": None, "skipped_steps": 0, "unmatched": []}
+    assert line.messages[-1] == DONE
 
 
 def test_other_seeds_give_other_losses(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -245,7 +249,21 @@ def test_skipped_steps_unmatched_globs_and_lost_losses_are_told(script: Any, mon
     modules = [{"module": "nowhere", "policy": {"compute_dtype": "float32"}}]
     plan = recipe("fp16-mixed", loss_scale={"initial_scale": 2.0**24, "backoff_factor": 2.0**-10}, modules=modules)
     line = train_here(script(SCRIPTS["Flax linen, jitted, donated"]), monkeypatch, plan)
-    assert line.messages[-1] == {"event": "done", "peak_bytes": None, "skipped_steps": 1, "unmatched": ["nowhere"]}
+    assert line.messages[-1] == {**DONE, "skipped_steps": 1, "unmatched": ["nowhere"]}
+
+
+@pytest.mark.parametrize("name", ["Flax linen, jitted, donated", "Flax nnx", "eager"])
+def test_a_measured_child_tells_the_formats_of_its_products(
+    name: str, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = train_here(script(SCRIPTS[name]), monkeypatch, recipe("bf16-mixed"), paced=True)
+    told = line.messages[-1]["products"]
+    if name == "eager":
+        assert told is None
+        return
+    assert set(told["asked"]) == {"bfloat16"}
+    assert sum(row["share"] for row in told["ran"].values()) == pytest.approx(1)
+    assert told["backend"] == "cpu"
 
 
 @pytest.mark.parametrize(

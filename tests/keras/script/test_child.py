@@ -52,6 +52,8 @@ def test_steps_and_the_end_are_told(backend: str, monkeypatch: pytest.MonkeyPatc
     assert steps[3]["seconds"] < 0.9  # the wait is not in them
     assert (end["event"], end["peak_bytes"], end["unmatched"]) == ("done", None, ["nowhere"])
     assert end["skipped_steps"] == 2 or backend == "torch"
+    assert set(end["products"]["asked"]) <= {"float16", "float32"}
+    assert (end["products"]["ran"] is not None) is (backend == "jax")
 
 
 def test_other_seeds_give_other_losses(monkeypatch: pytest.MonkeyPatch) -> None:

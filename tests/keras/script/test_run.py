@@ -237,6 +237,9 @@ def test_every_way_of_fit_on_tensorflow_trains_under_a_plan(ran: Any, how: str) 
     assert scaled["optimizer"] == [OURS, "keras.SGD"]
     skipped = int(scaled["told"][-1].partition(" skipped")[0].rpartition(" ")[2])
     assert scaled["steps"] + skipped == (24 if how == "data" else 12)
+    # A call of several batches is one step; replicas step in threads of their own, and count once.
+    assert scaled["told"][-1].startswith("floatwise: fp16-mixed: 12 optimizer steps, ")
+    assert "not finite" not in scaled["told"][-1]
     assert list(scaled["computes"].values()) == ["float32", "float16", "float32"]  # the first normalizes the inputs
 
 

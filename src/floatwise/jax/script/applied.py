@@ -10,7 +10,7 @@ import jax
 from typing_extensions import override
 
 from floatwise.jax.script.autocast import Autocast
-from floatwise.jax.script.gradient_reports import GradientReports, OnGradient
+from floatwise.jax.script.gradient_reports import GradientReports, OnGradient, OnTrainingCall
 from floatwise.jax.script.gradient_tap import Call, GradientListener, GradientTap
 from floatwise.jax.script.plan_support import check_plan
 from floatwise.jax.script.rewriting import rewrite
@@ -34,15 +34,23 @@ class AppliedPlan(GradientListener):
     Args:
       plan: The plan.
       on_gradient: Gets what names the loss function, and the loss, for every gradient that was computed.
-      waits: Whether a compiled step returns when it is computed; see `GradientReports`.
+      waits: Whether a compiled step returns when it is computed; see `GradientReports`, also for the next.
+      on_training_call: Gets every compiled step, with its arguments, after it was called.
 
     Raises:
       PlanError: This runtime cannot apply the plan.
     """
 
-    def __init__(self, plan: Plan, on_gradient: OnGradient, *, waits: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        on_gradient: OnGradient,
+        *,
+        waits: bool = False,
+        on_training_call: OnTrainingCall | None = None,
+    ) -> None:
         self.plan = check_plan(plan)
-        self._reports = GradientReports(on_gradient, waits=waits)
+        self._reports = GradientReports(on_gradient, waits=waits, on_training_call=on_training_call)
         self.scaling = ScaledGradients(plan.loss_scale, self._reports) if plan.loss_scale is not None else None
         self.not_applied: dict[Hashable, str] = {}
         self._autocast = Autocast(plan)

@@ -10,6 +10,7 @@ import jax
 from typing_extensions import override
 
 from floatwise.jax.script.applied import AppliedPlan
+from floatwise.jax.script.step_census import StepCensus
 from floatwise.plan import loads_plan
 from floatwise.tap.execute import shift_seeds
 from floatwise.tap.plain_child import PlainChild, main
@@ -32,7 +33,13 @@ class TrainingChild(PlainChild):
 
     @override
     def prepare(self) -> None:
-        self.applied = AppliedPlan(loads_plan(self.job.options["plan"]), self.stepped, waits=True)
+        self.census = StepCensus()
+        self.applied = AppliedPlan(
+            loads_plan(self.job.options["plan"]),
+            self.stepped,
+            waits=True,
+            on_training_call=self.census.look if self.job.paced else None,
+        )
         self.applied.install(self.patches)
         if self.job.seed_offset:
             for name in ("key", "PRNGKey"):
@@ -58,6 +65,7 @@ class TrainingChild(PlainChild):
             "peak_bytes": None,
             "skipped_steps": scaling.report().skipped_steps if scaling is not None else 0,
             "unmatched": self.applied.unmatched,
+            "products": self.census.to_message(),
         }
 
     @override

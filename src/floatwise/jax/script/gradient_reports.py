@@ -18,7 +18,10 @@ from jax.extend import core
 from floatwise.jax.script.host_calls import device_number, host_function, is_traced, witness_of
 from floatwise.tap.patches import Patches
 
-__all__ = ["GradientReports", "OnGradient"]
+__all__ = ["GradientReports", "OnGradient", "OnTrainingCall"]
+
+OnTrainingCall = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], None]
+"""Gets a compiled function that takes gradients, and the arguments of a call."""
 
 OnGradient = Callable[[Hashable, float], None]
 """Gets what names the loss function, and the loss, in any thread."""
@@ -43,10 +46,14 @@ class GradientReports:
         update included. Several gradients of one loss in one call (a `scan` over training steps) are reported from
         inside, where the update of the last may still be under way. Without it JAX computes on, and reports may come
         late.
+      on_training_call: Gets every compiled function that takes gradients, with its arguments, after it was called;
+        arrays that were donated are deleted by then. Default: none.
     """
 
-    def __init__(self, on_gradient: OnGradient, *, waits: bool = False) -> None:
-        self._on_gradient, self._waits = on_gradient, waits
+    def __init__(
+        self, on_gradient: OnGradient, *, waits: bool = False, on_training_call: OnTrainingCall | None = None
+    ) -> None:
+        self._on_gradient, self._waits, self._on_training_call = on_gradient, waits, on_training_call
         self._local = threading.local()
         self._lock = threading.Lock()
         self._late: deque[tuple[Hashable, Any]] = deque()
@@ -195,6 +202,9 @@ class GradientReports:
                     jax.block_until_ready(results)  # type: ignore[no-untyped-call]
                     if id(fun) in self._calling:
                         jax.effects_barrier()  # type: ignore[no-untyped-call]
+                is_training = bool(losses.pairs) or id(fun) in self._calling
+                if is_training and self._on_training_call is not None and not is_traced(results):
+                    self._on_training_call(plain if with_losses is None else with_losses, args, kwargs)
             finally:
                 self._leave()
             for key, loss in losses.pairs:

@@ -30,7 +30,7 @@ class StepCensus:
         self._looked = False
 
     def look(self, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Takes a jitted function that trains, with the arguments that it is about to be called with."""
+        """Takes a jitted function that trains, with the arguments that it was called with."""
         if self._looked or not hasattr(compiled, "trace"):
             return
         self._looked = True
@@ -39,12 +39,13 @@ class StepCensus:
         except Exception:  # of whatever the script traces: the training itself goes on
             self.traced = None
 
-    def census(self) -> OperatorCensus | None:
-        """Returns intent and fact; None where no compiled step was seen."""
+    def to_message(self) -> dict[str, Any] | None:
+        """Returns what `floatwise.planner.decision.Products` holds, as JSON; None where no compiled step was seen."""
         if self.traced is None:
             return None
         rows = [row for text in _training_programs() for row in compiled_operators(text)]
-        return OperatorCensus(traced=self.traced, compiled=tuple(rows) or None, backend=jax.default_backend())
+        census = OperatorCensus(traced=self.traced, compiled=tuple(rows) or None, backend=jax.default_backend())
+        return census.to_message()
 
 
 def _training_programs() -> list[str]:

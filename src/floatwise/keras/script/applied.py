@@ -13,6 +13,7 @@ from typing import Any
 from floatwise.keras.plan_support import check_plan
 from floatwise.keras.script.calls import in_float32, is_symbolic, trains
 from floatwise.keras.script.importing import when_imported
+from floatwise.keras.script.step_census import StepCensus
 from floatwise.plan import Plan
 from floatwise.tap.patches import Patches
 
@@ -44,6 +45,7 @@ class AppliedPlan:
         self.unmatched = [entry.module for entry in plan.modules]
         policies = (plan.policy, *(entry.policy for entry in plan.modules))
         self.uses_float16 = any(policy.compute_dtype == "float16" for policy in policies)
+        self.census = StepCensus()
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._covered: weakref.WeakSet[Any] = weakref.WeakSet()
         self._newest: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -179,7 +181,7 @@ class AppliedPlan:
                 return original(model, *args, **kwargs)
             if model not in self._covered and trains(kwargs.get("training")):
                 self._build_and_apply(model, args, kwargs)
-            return self._call(original, model, args, kwargs)
+            return self._call(original, model, args, kwargs, args[0] if args else None)
 
         return call
 
@@ -190,11 +192,13 @@ class AppliedPlan:
                 return original(model, *args, **kwargs)
             if model not in self._covered and model.built and kwargs.get("training") is not False:
                 self._build_and_apply(model, (), {})
-            return self._call(original, model, args, kwargs)
+            return self._call(original, model, args, kwargs, args[2] if len(args) > 2 else None)
 
         return stateless_call
 
-    def _call(self, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, original: Callable[..., Any], model: Any, args: Any, kwargs: Any, inputs: Any) -> Any:
+        if inputs is not None and model in self._covered:
+            self.census.note(model, inputs)
         self._local.inside = True
         try:
             outputs = original(model, *args, **kwargs)
@@ -248,7 +252,7 @@ class AppliedPlan:
         low = {path: policy for path, policy in had.items() if policy.compute_dtype in ("float16", "bfloat16")}
         changed = {path: policy for path, policy in low.items() if policy.name != paths[path].dtype_policy.name}
         for path, policy in changed.items():
-            self.tell("found_autocast", path or model.name, f"dtype={policy.name!r}")
+            self.tell("found_dtype_policy", path or model.name, f"dtype={policy.name!r}")
         if isinstance(optimizer, LossScaleOptimizer) and (changed or not low or not self.uses_float16):
             self.tell("found_grad_scaler", model.name, type(optimizer).__name__)
 

@@ -43,6 +43,7 @@ class TrainingChild(PlainChild):
             "peak_bytes": None,
             "skipped_steps": self.applied.skipped_steps,
             "unmatched": self.applied.unmatched,
+            "products": self.applied.census.to_message() if self.job.paced else None,
         }
 
     def never_stepped(self) -> str:

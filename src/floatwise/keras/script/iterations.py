@@ -59,6 +59,7 @@ class Iterations:
         self._patches = patches
         self._on_step = on_step
         self._here = threading.local()
+        self._fitting = 0  # train functions under way, in any thread: replicas step in threads of their own
         self._lost: list[float] = []
         self._scaled: deque[tuple[Any, Any]] = deque(maxlen=_REMEMBERED)
         self._backend: Any = None
@@ -176,7 +177,7 @@ class Iterations:
                 self._here.is_stepping = False
             self._scaled.clear()
             self.optimizers.add(type(getattr(optimizer, "inner_optimizer", optimizer)).__name__)
-            if getattr(self._here, "collected", None) is None:
+            if getattr(self._here, "collected", None) is None and not self._fitting:
                 self._backend.applied(("optimizer", id(optimizer)), result)
             return result
 
@@ -226,9 +227,11 @@ class Iterations:
             self.fitted = True
             collected: list[Any] = []
             before, self._here.collected = getattr(self._here, "collected", None), collected
+            self._fitting += 1
             try:
                 returned = function(*args)
             finally:
+                self._fitting -= 1
                 self._here.collected = before
             outputs, rest = self._backend.split(returned)
             total = self._backend.total(collected)

@@ -36,7 +36,7 @@ def replace_policies(patches: Patches, tell: Tell) -> None:
             if where is None or name in ("float32", "float64"):
                 return original(policy)
             if where:
-                tell("found_autocast", where, f"set_dtype_policy({name!r})")
+                tell("found_dtype_policy", where, f"set_dtype_policy({name!r})")
             return original("float32")
 
         return set_dtype_policy
@@ -44,7 +44,7 @@ def replace_policies(patches: Patches, tell: Tell) -> None:
     def floatx(original: Callable[..., Any]) -> Callable[..., Any]:
         def set_floatx(value: Any) -> Any:
             if value in ("float16", "bfloat16"):
-                tell("found_autocast", users_line() or "", f"set_floatx({value!r})")
+                tell("found_dtype_policy", users_line() or "", f"set_floatx({value!r})")
                 return original("float32")
             return original(value)
 
@@ -53,5 +53,5 @@ def replace_policies(patches: Patches, tell: Tell) -> None:
     in_all_namespaces(patches, dtype_policy.set_dtype_policy, policy)
     in_all_namespaces(patches, config.set_floatx, floatx)
     if config.floatx() in ("float16", "bfloat16"):
-        tell("found_autocast", "keras.json", f"floatx {config.floatx()!r}")
+        tell("found_dtype_policy", "keras.json", f"floatx {config.floatx()!r}")
         keras.config.set_floatx("float32")
