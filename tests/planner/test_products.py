@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def measured(products: Products | None) -> Measured:
         (None, {}),
         (Products(ALL, ALL, "gpu"), {}),
         (Products(ALL, None, "gpu"), {}),
-        (Products(NONE, NONE, "cpu"), {"no_product_in_format": ("0 %", None)}),
+        (Products(NONE, None, "cpu"), {"no_product_in_format": ("0 %", None)}),
         (Products(ALL, MOST, "cpu"), {"products_widened": ("100 %", "67 %")}),
         (Products(ALL, NONE, "cpu"), {"products_widened": ("100 %", "0 %")}),
     ],
@@ -57,3 +58,12 @@ def test_shares_of_formats_that_do_not_occur_are_zero() -> None:
     products = Products(ALL, None, "cpu")
     assert (products.share("bfloat16"), products.share("float16")) == (1.0, 0.0)
     assert products.share("bfloat16", ran=True) == 0.0
+
+
+@pytest.mark.parametrize(("ran", "recipe"), [(NONE, "fp32"), (MOST, "bf16-mixed"), (None, "bf16-mixed")])
+def test_a_gain_without_a_product_in_the_format_is_chance(ran: dict[str, ProductFormat] | None, recipe: str) -> None:
+    recording = make_recording()
+    result = replace(measured(Products(ALL, ran, "cpu")), memory_ratio=None)
+    decision = with_measurement(decide(recording, CPU, True, 20), result, recording, CPU)
+    assert decision.recipe == recipe
+    assert (decision.reasons[0].code == "measured_without_products") is (recipe == "fp32")

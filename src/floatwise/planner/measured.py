@@ -63,6 +63,9 @@ def _not_faster(measured: Measured, data: Mapping[str, Any]) -> Reason | None:
     """Returns why the measurement shows no gain of speed; None where it does."""
     if measured.speed_ratio < WORTHWHILE_SPEED:
         return Reason("measured_not_faster", data)
+    products, dtype = measured.products, recipe(measured.recipe).compute_dtype
+    if products is not None and products.ran is not None and products.share(dtype, ran=True) < _SHARE_TOLERANCE:
+        return Reason("measured_without_products", {**data, "format": dtype, "backend": products.backend})
     slowest, fastest = measured.speed_spread
     if slowest < 1:  # more than a quarter of the pairs of steps lose
         return Reason("measured_unclear", {**data, "slowest": f"{slowest:.2f}", "fastest": f"{fastest:.2f}"})

@@ -24,14 +24,15 @@ _NOTE = Text(
     "右为针对 {backend} 编译后的程序实际使用的格式。",
 )
 _NOTE_ASKED = Text(
-    "Matrix products and convolutions of one training step under {recipe}, as the program asks for them.",
-    "{recipe} 下一个训练步中的矩阵乘法与卷积，按程序的要求统计。",
+    "Matrix products and convolutions of one training step under {recipe}; the backend's own kernels compute what is "
+    "asked for.",
+    "{recipe} 下一个训练步中的矩阵乘法与卷积；后端自身的内核按程序的要求计算。",
 )
 
 
 @dataclass(frozen=True)
 class ProductRow:
-    """The products in one format, as text."""
+    """The products in one format, as text; `ran` is empty where that is what was asked for."""
 
     format: str
     asked: str
@@ -43,9 +44,11 @@ def product_rows(measured: Measured | None) -> list[ProductRow]:
     products = measured.products if measured is not None else None
     if products is None:
         return []
-    ran = products.ran or {}
-    names = sorted({*products.asked, *ran}, key=lambda name: (-products.share(name), name))
-    return [ProductRow(plain(name), _cell(products.asked, name), _cell(ran, name)) for name in names]
+    names = sorted({*products.asked, *(products.ran or {})}, key=lambda name: (-products.share(name), name))
+    return [
+        ProductRow(plain(name), _cell(products.asked, name), "" if products.ran is None else _cell(products.ran, name))
+        for name in names
+    ]
 
 
 def product_note(measured: Measured) -> str:

@@ -76,9 +76,10 @@ def savings(measured: Measured, recipe: str) -> Table:
 
 def products(rows: Sequence[ProductRow]) -> Table:
     """Returns the formats of a step's products, as asked for and as they ran."""
-    table = plain_table(str(FORMAT), str(ASKED), str(RAN))
+    ran = any(row.ran for row in rows)
+    table = plain_table(str(FORMAT), str(ASKED), *([str(RAN)] if ran else []))
     for row in rows:
-        table.add_row(row.format, row.asked, row.ran)
+        table.add_row(row.format, row.asked, *([row.ran] if ran else []))
     return table
 
 
