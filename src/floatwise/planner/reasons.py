@@ -241,11 +241,11 @@ _WORTH = {
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}；不值得使用。",
     ),
     "measured_without_products": Text(
-        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}. But the program "
-        "compiled for this backend ({backend}) rounds to {format} and multiplies in float32: there is nothing to gain but "
+        "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}. But what is "
+        "compiled for this backend ({backend}) rounds to {format} and multiplies in float32: nothing is gained but by "
         "chance.",
-        "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}。但为此后端（{backend}）编译的程序只是舍入到 {format}，"
-        "乘法仍用 float32 计算：除了偶然，没有收益可言。",
+        "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}。但为此后端（{backend}）编译的程序"
+        "只是舍入到 {format}，乘法仍用 float32 计算：除了偶然，没有收益可言。",
     ),
     "measured_unclear": Text(
         "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}, but the middle "
