@@ -37,7 +37,7 @@ def test_digits_cnn_reaches_float32_accuracy_in_bfloat16(tmp_path: Path) -> None
     under = trained(tmp_path, "-c", UNDER, "bf16-mixed", *script)
     assert plain > 0.95
     assert number("test accuracy", under.stdout) == pytest.approx(plain, abs=0.02)
-    assert "bf16-mixed: 33 optimizer steps\n" in under.stderr
+    assert "bf16-mixed: 33 gradients\n" in under.stderr
 
 
 def test_text_gpt_trains_in_float16_as_in_float32(tmp_path: Path) -> None:
@@ -60,5 +60,5 @@ def test_text_gpt_trains_in_float16_as_in_float32(tmp_path: Path) -> None:
     under = trained(tmp_path, "-c", UNDER, "fp16-mixed", *script)
     assert plain < 4.0  # 4.6 is that of guessing among 103 characters
     assert number("validation loss", under.stdout) == pytest.approx(plain, abs=0.05)
-    assert "fp16-mixed: 20 optimizer steps, " in under.stderr
+    assert "fp16-mixed: 20 gradients, " in under.stderr
     assert (tmp_path / "weights.msgpack").stat().st_size > 4 * 50_000

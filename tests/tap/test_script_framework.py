@@ -31,6 +31,12 @@ ROWS = [
     ("from keras.layers import Dense", KERAS),
     ("import keras_hub", KERAS),
     ("def train():\n    import keras", KERAS),
+    ("import keras\nimport optax\nkeras.utils.to_categorical(y)", JAX),
+    ("from keras.datasets import mnist\nimport torch\nloss.backward()", TORCH),
+    ("import tensorflow as tf\nimport torch\ntf.keras.datasets.mnist\nloss.backward()", TORCH),
+    ("from keras.utils import to_categorical\nfrom keras import layers", KERAS),
+    ("import keras\nkeras.utils.set_random_seed(0)\nkeras.Sequential()", KERAS),
+    ("from tensorflow.keras.utils import to_categorical\nimport equinox", JAX),
     ("import keras(", TORCH),
     ("\0", TORCH),
 ]

@@ -34,6 +34,7 @@ from floatwise.planner import (
     with_measured,
     with_measurement,
     with_rehearsed,
+    without_measurement,
 )
 from floatwise.planner.decision import Decision
 from floatwise.probe.recording import Recording, load_recording, save_recording
@@ -119,6 +120,7 @@ def _measured(
     proven = list(decisions)
     for index, (decision, target) in enumerate(zip(decisions, targets, strict=True)):
         if not target.here or decision.plan.is_float32:
+            proven[index] = without_measurement(decision, values, target)
             continue
         script, arguments, name = values.script, values.arguments, target.device.name
         try:

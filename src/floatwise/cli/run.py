@@ -18,6 +18,7 @@ from floatwise.errors import ScriptError
 from floatwise.hardware import best_here
 from floatwise.language import Text
 from floatwise.plan import Plan, recipe
+from floatwise.tap.script_framework import keras_backend_of
 
 __all__ = ["run"]
 
@@ -48,16 +49,17 @@ def run(
     """Train an unmodified script under its plan (several processes: torchrun -m floatwise run …)."""
     if not Path(script).is_file():
         raise ScriptError(f"{script}: no such file; give the path of a Python training script")
-    chosen = _choose(script, plan, recipe_name)
+    trains_with = framework_for(script, framework)
+    chosen = _choose(script, plan, recipe_name, trains_with)
     _warn_if_slow(chosen)
-    runtime = importlib.import_module(f"floatwise.{framework_for(script, framework)}.script.run")
+    runtime = importlib.import_module(f"floatwise.{trains_with}.script.run")
     raise typer.Exit(runtime.run_under_plan(chosen, script, arguments or ()))
 
 
-def _choose(script: str, plan: Path | None, recipe_name: str | None) -> Plan:
+def _choose(script: str, plan: Path | None, recipe_name: str | None, framework: str) -> Plan:
     path = plan or DEFAULT_PLAN
     if plan is None and recipe_name is None and not path.exists():
-        return _by_hardware(script)
+        return _by_hardware(script, framework)
     loaded = plan_from(plan, recipe_name)
     if recipe_name is not None:
         return loaded
@@ -75,10 +77,13 @@ def _warn_if_slow(plan: Plan) -> None:
             _tell(_SLOW_HERE.format(device=device.name, format=plan.compute_dtype))
 
 
-def _by_hardware(script: str) -> Plan:
+def _by_hardware(script: str, framework: str) -> Plan:
     device = best_here().device
     name = "fp32"
+    uses_xla = framework == "jax" or (framework == "keras" and keras_backend_of(script) == "jax")
     for candidate, unit in (("bf16-mixed", "bfloat16"), ("fp16-mixed", "float16")):
+        if uses_xla and device is not None and device.kind == "cpu":
+            break  # XLA computes most of these products in float32 there
         if device is not None and device.has_matrix(unit) and unit not in device.unreliable:
             name = candidate
             break

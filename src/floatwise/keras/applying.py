@@ -13,7 +13,7 @@ from floatwise.errors import BadInputError, nearest_names
 from floatwise.keras.float32_layers import OUTPUT_REASON, float32_reason
 from floatwise.keras.layer_graph import Place, places
 from floatwise.keras.layer_paths import chosen_entries, layer_paths, unmatched_globs
-from floatwise.keras.layer_policies import is_quantized, set_policy
+from floatwise.keras.layer_policies import hand_on_ids, is_quantized, set_policy
 from floatwise.keras.plan_support import POLICY_NAMES, as_plan
 from floatwise.keras.products import set_float32_products
 from floatwise.keras.report import Applied, LayerFormat
@@ -35,6 +35,10 @@ _LOSS = Text("the loss {name} computes in float32 now, not in {dtype}", "损失 
 _NO_SCALE_YET = Text(
     "compile() will put the plan's loss scale around the optimizer",
     "调用 compile() 时会给优化器加上计划的损失缩放",
+)
+_IDS = Text(
+    "{paths}: gets its inputs as they are, because an Embedding is inside: ids would be rounded to 16 bits",
+    "{paths}：内部含有 Embedding，输入保持原样，否则编号会被舍入到 16 位",
 )
 _SUBCLASSED = Text(
     "what the outputs of a subclassed model are made by is not known: its last layer is taken for it",
@@ -84,7 +88,8 @@ def apply(model: Any, plan: Plan | str | os.PathLike[str]) -> Applied:
     for path, layer in paths.items():
         if not is_quantized(layer):
             set_policy(layer, rows[path].policy)
-    remarks = []
+    around = [path for path, layer in paths.items() if hand_on_ids(layer)]
+    remarks = [_IDS.format(paths=", ".join(around))] if around and plan.compute_dtype != "float32" else []
     if _is_subclassed(model):
         model.autocast = False  # its layers cast for themselves: float32 ones get the inputs as they are
         remarks += [str(_SUBCLASSED)] if plan.compute_dtype != "float32" else []

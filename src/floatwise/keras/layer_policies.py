@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-__all__ = ["is_quantized", "set_policy"]
+__all__ = ["hand_on_ids", "is_quantized", "set_policy"]
 
 
 def is_quantized(layer: Any) -> bool:
@@ -30,6 +30,21 @@ def set_policy(layer: Any, name: str) -> None:
         layer.dtype_policy = policy
     if isinstance(layer, keras.layers.Normalization) and layer.built:
         _renew_statistics(layer)
+
+
+def hand_on_ids(layer: Any) -> bool:
+    """Keeps Keras from casting what a layer around an `Embedding` is called with; returns whether it is one.
+
+    Token ids are often float32, as `Input((length,))` makes them. Keras casts them before the layer's own `call`, and
+    in bfloat16 an id above 256 becomes another. An `Embedding` by itself is never given cast ids (autocast=False in
+    keras 3.15.1, layers/core/embedding.py); layers inside cast for themselves.
+    """
+    around = not isinstance(layer, (keras.Model, keras.layers.Embedding)) and any(
+        isinstance(inner, keras.layers.Embedding) for inner in layer._flatten_layers(include_self=False)
+    )
+    if around:
+        layer._convert_input_args = False
+    return around
 
 
 def _renew_statistics(layer: Any) -> None:

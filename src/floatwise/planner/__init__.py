@@ -6,7 +6,13 @@ from __future__ import annotations
 from floatwise.planner.decide import decide
 from floatwise.planner.decision import Decision
 from floatwise.planner.measure import measure
-from floatwise.planner.measured import with_failure, with_known_measurement, with_measured, with_measurement
+from floatwise.planner.measured import (
+    with_failure,
+    with_known_measurement,
+    with_measured,
+    with_measurement,
+    without_measurement,
+)
 from floatwise.planner.record import record
 from floatwise.planner.rehearsed import Rehearsed, read_rehearsed, with_rehearsed
 from floatwise.planner.targets import Target, decide_all, rehearse_for
@@ -26,4 +32,5 @@ __all__ = [
     "with_measured",
     "with_measurement",
     "with_rehearsed",
+    "without_measurement",
 ]

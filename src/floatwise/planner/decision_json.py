@@ -35,7 +35,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
         "script": decision.script,
         "steps": decision.steps,
         "parameters": decision.parameters,
-        "matrix_share": json_value(decision.matrix_share),
+        "matrix_share": json_value(decision.matrix_share or None),
         "reasons": [_reason(reason) for reason in decision.reasons],
         "loss_scale": _loss_scale(decision.loss_scale),
         "islands": [_island(island) for island in decision.islands],

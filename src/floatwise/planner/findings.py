@@ -52,6 +52,7 @@ def findings(
         *_about_rehearsals(verdicts.values()),
         *_about_memory(verdicts[plan.recipe], device),
         *(() if here else _about_speed(verdicts, plan.recipe, device)),
+        *(() if here else _about_prediction(recording, plan, device)),
         *_about_script(recording, plan),
         *_about_run(recording, wanted_steps),
         *silent_failures(recording),
@@ -114,6 +115,14 @@ def _about_speed(verdicts: Mapping[str, Verdict], recipe: str, device: Device) -
         yield Finding("warning", "", Reason("launch_bound_tf32", {**data, "tf32": f"{tf32.speed.ratio:.2f}"}))
     else:
         yield Finding("warning", "", Reason("launch_bound", data))
+
+
+def _about_prediction(recording: Recording, plan: Plan, device: Device) -> Iterator[Finding]:
+    if recording.framework == "torch" or plan.is_float32:
+        return
+    framework = {"keras": "Keras", "jax": "JAX"}.get(recording.framework, recording.framework)
+    data = {"device": device.name, "framework": framework, "script": recording.script}
+    yield Finding("note", "", Reason("not_predicted_here", data))
 
 
 def _about_script(recording: Recording, plan: Plan) -> Iterator[Finding]:

@@ -21,7 +21,13 @@ from floatwise.planner.reasons import Reason
 from floatwise.planner.targets import Target
 from floatwise.probe.recording import Recording
 
-__all__ = ["with_failure", "with_known_measurement", "with_measured", "with_measurement"]
+__all__ = [
+    "with_failure",
+    "with_known_measurement",
+    "with_measured",
+    "with_measurement",
+    "without_measurement",
+]
 
 #: The speed that a saving of memory may cost.
 _TOLERABLE_SPEED = 0.95
@@ -84,7 +90,7 @@ def with_known_measurement(decision: Decision, recording: Recording, target: Tar
       BadFileError: That part of the recording is damaged.
     """
     if recording.measured is None or not target.here or decision.plan.is_float32:
-        return decision
+        return without_measurement(decision, recording, target)
     try:
         measured = _MEASURED.validate_python(recording.measured)
     except ValueError as error:
@@ -92,8 +98,17 @@ def with_known_measurement(decision: Decision, recording: Recording, target: Tar
             "damaged recording: its measurement cannot be read; record again with `floatwise plan SCRIPT`"
         ) from error
     if (measured.recipe, measured.device) != (decision.recipe, target.device.name):
-        return decision
+        return without_measurement(decision, recording, target)
     return with_measurement(decision, measured, recording, target.device)
+
+
+def without_measurement(decision: Decision, recording: Recording, target: Target) -> Decision:
+    """Stays in float32 where only a measurement could show a gain: XLA widens 16-bit products on CPUs."""
+    uses_xla = "jax" in (recording.framework, recording.backend)
+    if not uses_xla or target.device.kind != "cpu" or decision.plan.compute_dtype == "float32":
+        return decision
+    reason = Reason("xla_on_cpu", {"recipe": decision.recipe, "format": decision.plan.compute_dtype})
+    return decide_against(decision, recording, target.device, "not_worth_it", reason)
 
 
 def with_failure(decision: Decision, failure: str, recording: Recording, device: Device) -> Decision:

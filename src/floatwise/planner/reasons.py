@@ -240,6 +240,18 @@ _WORTH = {
         "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}; not worth it.",
         "在本机与 float32 逐步交替实测：每秒步数为 {speed} 倍{memory}；不值得使用。",
     ),
+    "xla_on_cpu": Text(
+        "{recipe} was not measured here, and XLA computes most {format} products of a training step on CPUs in "
+        "float32, after conversions that cost time: only a measurement could show a gain.",
+        "{recipe} 未在此实测；在 CPU 上，XLA 会先转换再用 float32 计算训练步中的大部分 {format} 乘法，转换本身也耗时："
+        "只有实测才能证明收益。",
+    ),
+    "not_predicted_here": Text(
+        "Speed and memory on {device} are not predicted for {framework} scripts; small models gain nothing on a GPU. "
+        "Measure there: `floatwise plan {script}` on that machine.",
+        "不对 {framework} 脚本预测在 {device} 上的速度与内存；小模型在 GPU 上没有收益。"
+        "请在该机器上运行 `floatwise plan {script}` 实测。",
+    ),
     "measured_without_products": Text(
         "Measured here, step by step in turn with float32: {speed}× the steps per second{memory}. But what is "
         "compiled for this backend ({backend}) rounds to {format} and multiplies in float32: nothing is gained but by "

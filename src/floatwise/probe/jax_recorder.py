@@ -41,7 +41,8 @@ class JaxRecorder(GradientListener):
 
     Args:
       log: Gets the values.
-      on_gradient: Called with the function's key and the loss after each gradient that was computed, in any thread.
+      on_gradient: Called with the function's key and the loss after each gradient that was computed, in any thread;
+        with NaN for those that come when all is over.
       found: Called with kind, line and detail of what the script itself does about precision, as in
         `floatwise.tap.events.Found`.
       gave_up: Called with the error where a function cannot be traced; its products stay unseen.
@@ -203,7 +204,10 @@ class JaxRecorder(GradientListener):
             self._log.add(path, role, one.sample, one.elements, one.amax)
 
     def _gradient_came(self, key: Hashable, paths: list[str], size: int, loss: Any, seen: list[Seen]) -> None:
-        if not self.active or self.is_over:
+        if not self.active:
+            return
+        if self.is_over:
+            self._on_gradient(key, math.nan)  # all of the last wanted iteration is computed by now
             return
         for path, weight, grad in zip(paths, seen[::2], seen[1::2], strict=True):
             self._log.add(path, "weight", weight.sample, weight.elements, weight.amax)

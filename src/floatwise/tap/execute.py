@@ -70,6 +70,8 @@ def shift_seeds(patches: Patches, owner: object, name: str, offset: int) -> None
     patches.replace(owner, name, make)
 
 
+#: Terminal colours in a message (ECMA-48, SGR).
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How PyTorch 2.6 to 2.13 says that operands differ in format: by the C++ names of the formats.
 _MIXED_FORMATS = re.compile(r"BFloat16|Half|c10::|same dtype|scalar type")
 
@@ -89,7 +91,8 @@ def explain_failure(script: str, error: BaseException) -> tuple[str, str]:
         return f"{where}: a process that the script spawned failed with {last}{_what_next(error)}", traceback
     if isinstance(error, FloatwiseError):
         return f"{where}: {error}", ""
-    message = f"{where}: the script failed with {type(error).__name__}: {error}"
+    # Keras colours parts of its messages.
+    message = f"{where}: the script failed with {type(error).__name__}: {_COLOURS.sub('', str(error))}"
     return message + _what_next(error), trimmed_traceback(error)
 
 
@@ -103,6 +106,13 @@ def _has_cuda() -> bool:
     return torch is not None and torch.cuda.is_available()
 
 
+def _mixes_formats(error: BaseException, text: str) -> bool:
+    if isinstance(error, RuntimeError) and _MIXED_FORMATS.search(text):
+        return True
+    # TensorFlow, by its own names of the formats.
+    return "keras" in sys.modules and bool(re.search(r"bfloat16|float16|\bhalf\b", text))
+
+
 def _what_next(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"\ninstall the package that provides {error.name!r} in this environment ({sys.prefix})"
@@ -113,7 +123,7 @@ def _what_next(error: BaseException) -> str:
         return (
             "\nthis machine has no CUDA device; a script that picks its device (`torch.cuda.is_available()`) runs here"
         )
-    if isinstance(error, RuntimeError) and _MIXED_FORMATS.search(text):
+    if _mixes_formats(error, text):
         return (
             "\na tensor in 16 bits met one in another format. Where the plan stores weights in 16 bits (bf16-master, "
             "fp16-master), a mixed recipe keeps them float32: --recipe bf16-mixed; or keep this module in float32 by "

@@ -18,6 +18,8 @@ _JAX_TRAINERS = frozenset({"flax", "optax", "equinox", "haiku", "jmp", "optimist
 #: Names whose use means that gradients are taken there.
 _JAX_GRADIENTS = frozenset({"grad", "value_and_grad", "filter_grad", "filter_value_and_grad"})
 _TORCH_GRADIENTS = frozenset({"backward"})
+#: Parts of Keras that prepare data, in scripts that train with something else.
+_KERAS_DATA = frozenset({"utils", "datasets", "preprocessing"})
 #: Files of the user's own that are followed from the script at most; a script imports a handful.
 _MOST_FILES = 200
 
@@ -28,12 +30,14 @@ class Uses:
 
     Attributes:
       packages: Top-level packages imported, `tensorflow.keras` as well where TensorFlow's Keras is used.
+      keras_parts: Modules and names of Keras that are used (`layers`, `utils`).
       names: Attributes and names used.
       keras_backend: What the script sets `KERAS_BACKEND` to; empty when it does not.
       legacy_keras: Whether it asks for Keras 2 (`tf_keras`, `TF_USE_LEGACY_KERAS`).
     """
 
     packages: set[str] = field(default_factory=set)
+    keras_parts: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     keras_backend: str = ""
     legacy_keras: bool = False
@@ -46,8 +50,10 @@ def framework_of(script: str | os.PathLike[str]) -> str:
     read, counts as PyTorch's: running it tells what is wrong with it.
     """
     uses = uses_of(script)
+    prepares_data = bool(uses.keras_parts) and uses.keras_parts <= _KERAS_DATA
     if uses.packages & {"keras", "tf_keras", "keras_hub", "keras_cv", "keras_nlp", "tensorflow.keras"}:
-        return "keras"
+        if not prepares_data:
+            return "keras"
     if "torch" in uses.packages and uses.names & _TORCH_GRADIENTS:
         return "torch"
     trains_jax = uses.packages & _JAX_TRAINERS or ("jax" in uses.packages and uses.names & _JAX_GRADIENTS)
@@ -111,12 +117,16 @@ def _note(node: ast.AST, uses: Uses, root: Path, folder: Path) -> Iterator[Path]
             name = f"{module}.{alias.name}".lstrip(".")
             if not node.level:
                 _note_package(name, uses)
+                _note_keras_part(name, uses)
             uses.names.add(alias.name)
             yield from _files(name, base)
     elif isinstance(node, ast.Attribute):
         uses.names.add(node.attr)
         if node.attr == "keras":
             uses.packages.add("tensorflow.keras")
+        owner = node.value
+        if getattr(owner, "id", getattr(owner, "attr", "")) == "keras":
+            uses.keras_parts.add(node.attr)
     elif isinstance(node, ast.Name):
         uses.names.add(node.id)
     elif isinstance(node, (ast.Assign, ast.Call)):
@@ -125,6 +135,7 @@ def _note(node: ast.AST, uses: Uses, root: Path, folder: Path) -> Iterator[Path]
 
 def _imported(name: str, uses: Uses, root: Path) -> Iterator[Path]:
     _note_package(name, uses)
+    _note_keras_part(name, uses)
     parts = name.split(".")
     for length in range(1, len(parts) + 1):
         yield from _files(".".join(parts[:length]), root)
@@ -136,6 +147,12 @@ def _note_package(name: str, uses: Uses) -> None:
         uses.packages.add("tensorflow.keras")
     if name.partition(".")[0] == "tf_keras":
         uses.legacy_keras = True
+
+
+def _note_keras_part(name: str, uses: Uses) -> None:
+    parts = name.removeprefix("tensorflow.").split(".")
+    if parts[0] == "keras" and len(parts) > 1:
+        uses.keras_parts.add(parts[1])
 
 
 def _files(module: str, root: Path) -> Iterator[Path]:

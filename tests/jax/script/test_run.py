@@ -161,9 +161,9 @@ def test_scripts_of_all_kinds_train_as_in_float32(name: str, tmp_path: Path, cap
     path = script(tmp_path, SCRIPTS[name])
     losses = {}
     for plan, told in (
-        (recipe("fp32"), "fp32: 8 optimizer steps"),
-        (recipe("bf16-mixed"), "bf16-mixed: 8 optimizer steps"),
-        (recipe("fp16-mixed"), "fp16-mixed: 8 optimizer steps, 0 skipped, loss scale now 256"),
+        (recipe("fp32"), "fp32: 8 gradients"),
+        (recipe("bf16-mixed"), "bf16-mixed: 8 gradients"),
+        (recipe("fp16-mixed"), "fp16-mixed: 8 gradients, 0 skipped, loss scale now 256"),
     ):
         if plan.loss_scale is not None:
             plan = plan.model_copy(update={"loss_scale": plan.loss_scale.model_copy(update={"initial_scale": 256.0})})
@@ -188,7 +188,7 @@ def test_the_loss_scale_backs_off_and_grows_inside_one_compiled_step(name: str, 
     # Overflows at 2**18 and 2**17: 18 -> 16, three good steps, 17 -> 15, three good steps, 16.
     plan = scaled(initial_scale=2.0**18, backoff_factor=0.25, growth_interval=3, growth="fixed")
     run_under_plan(plan, script(tmp_path, SCRIPTS[name]), [])
-    assert "8 optimizer steps, 2 skipped, loss scale now 65536\n" in capsys.readouterr().err
+    assert "8 gradients, 2 skipped, loss scale now 65536\n" in capsys.readouterr().err
 
 
 def test_a_skipped_step_leaves_plain_gradient_descent_where_it_was(tmp_path: Path, capsys: Any) -> None:
@@ -255,7 +255,7 @@ def test_what_did_not_go_well_is_told(body: str, plan: Plan, told: str, tmp_path
 def test_what_happened_is_told_in_chinese(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOATWISE_LANG", "zh")
     run_under_plan(scaled(initial_scale=1024.0), script(tmp_path, JITTED), [])
-    assert capsys.readouterr().err == "floatwise: fp16-mixed：8 个优化步，跳过 0 步，当前损失缩放 1024\n"
+    assert capsys.readouterr().err == "floatwise: fp16-mixed：8 次求梯度，跳过 0 步，当前损失缩放 1024\n"
 
 
 def test_the_exit_code_is_the_scripts_and_a_failure_names_its_line(tmp_path: Path, capsys: Any) -> None:

@@ -154,8 +154,8 @@ class GradientReports:
             if args:
                 return None
             # One function makes one, kept with it, as JAX keeps compiled programs by function.
-            owner, made = getattr(fun, "__dict__", {}).get("_floatwise_with_losses", (None, None))
-            if owner is not self:
+            owner, of, made = getattr(fun, "__dict__", {}).get("_floatwise_with_losses", (None, None, None))
+            if owner is not self or of is not fun:  # `functools.wraps` copies it to what a function was wrapped in
 
                 @functools.wraps(fun)
                 def made(*args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ class GradientReports:
                     return results, _Losses(losses)
 
                 try:
-                    fun._floatwise_with_losses = self, made
+                    fun._floatwise_with_losses = self, fun, made
                 except (AttributeError, TypeError):
                     return None
             if "out_shardings" in kwargs:

@@ -20,7 +20,8 @@ from floatwise.tap.step_count import StepCount
 
 __all__ = ["UnderPlan", "run_under_plan"]
 
-_TRAINED = Text("{recipe}: {steps} optimizer steps", "{recipe}：{steps} 个优化步")
+#: Updates are not seen, gradients are: of several micro-batches each counts.
+_TRAINED = Text("{recipe}: {steps} gradients", "{recipe}：{steps} 次求梯度")
 _SKIPPED = Text(", {skipped} skipped, loss scale now {scale:g}", "，跳过 {skipped} 步，当前损失缩放 {scale:g}")
 _BAD = Text("; the loss was not finite at backward pass {first}", "；第 {first} 次反向传播时损失不是有限值")
 _NO_STEP = Text(

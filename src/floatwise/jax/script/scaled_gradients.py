@@ -42,18 +42,17 @@ class ScaledGradients:
     """
 
     def __init__(self, settings: Settings, reports: GradientReports) -> None:
-        first = LossScale.from_settings(settings)
-        self._structure = jax.tree.structure(first)
-        self._dtypes = [leaf.dtype for leaf in jax.tree.leaves(first)]
-        self._state = np.asarray(_packed(first))
+        self._settings = settings
+        self._state: Any = None
         self._lock = threading.Lock()
         self._reports = reports
-        self._read = self._reader()
+        self._read: Any = None
         self._writers: dict[Hashable, Callable[..., Any]] = {}
         self._opened: weakref.WeakKeyDictionary[Call, LossScale] = weakref.WeakKeyDictionary()
 
     def scaled(self, call: Call, fun: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function with a derivative that is larger by the scale; its results are those of `fun`."""
+        self._begin()
         self._reports.host_called()
         loss_scale = self._unpacked(self._read(witness_of(call.params)))
         self._opened[call] = loss_scale
@@ -67,6 +66,18 @@ class ScaledGradients:
 
         return of_scaled
 
+    def _begin(self) -> None:
+        """Makes the scale in the first gradient: a script may set JAX's platform, devices and processes until then."""
+        with self._lock:
+            if self._read is not None:
+                return
+            with jax.ensure_compile_time_eval():
+                first = LossScale.from_settings(self._settings)
+                self._structure = jax.tree.structure(first)
+                self._dtypes = [leaf.dtype for leaf in jax.tree.leaves(first)]
+                self._state = np.asarray(_packed(first))
+                self._read = self._reader()
+
     def unscaled(self, call: Call, loss: Any, grads: Any) -> Any:
         """Returns the gradients divided by the scale, or zeros where one is not finite; moves the scale."""
         loss_scale = self._opened.pop(call)
@@ -75,6 +86,7 @@ class ScaledGradients:
 
     def report(self) -> LossScaleReport:
         """Returns the scale and what it has seen so far; may be called where JAX may not compute."""
+        self._begin()
         with self._lock:
             state = self._state
         leaves = [
@@ -137,7 +149,7 @@ def _with_larger_tangent(loss: Any, scale: Any) -> Any:
     return loss
 
 
-_with_larger_tangent.defjvps(lambda tangent, out, loss, scale: tangent * scale, None)
+_with_larger_tangent.defjvps(lambda tangent, out, loss, scale: (tangent * scale).astype(tangent.dtype), None)
 
 
 def _divided(grad: Any, loss_scale: LossScale) -> Any:

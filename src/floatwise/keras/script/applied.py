@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from floatwise.errors import PlanError
 from floatwise.keras.plan_support import check_plan
 from floatwise.keras.script.calls import in_float32, is_symbolic, trains
 from floatwise.keras.script.importing import when_imported
@@ -113,6 +114,7 @@ class AppliedPlan:
         if self.uses_float16:
             self._install_scaling(keras.backend.backend())
         self._patches.replace(keras.Model, "__call__", self._calling)
+        self._patches.replace(keras.layers.Layer, "add_loss", _adding_float32)
         trainer = next(base for base in keras.Model.__mro__ if "make_train_function" in vars(base))
         self._patches.replace(trainer, "make_train_function", self._making)
         if keras.backend.backend() == "jax":
@@ -146,6 +148,8 @@ class AppliedPlan:
     def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def make_train_function(model: Any, force: bool = False) -> Any:
+            if self.uses_float16:
+                _refuse_replicas(model)
             if model.train_function is None or force or model not in self._covered:
                 # A step of the script's own may train other models than this one: they are met when they are called.
                 # On JAX the loss scale must be in the optimizer's state before the step is traced.
@@ -255,6 +259,23 @@ class AppliedPlan:
             self.tell("found_dtype_policy", path or model.name, f"dtype={policy.name!r}")
         if isinstance(optimizer, LossScaleOptimizer) and (changed or not low or not self.uses_float16):
             self.tell("found_grad_scaler", model.name, type(optimizer).__name__)
+
+
+def _adding_float32(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add_loss(layer: Any, loss: Any) -> None:
+        original(layer, in_float32(loss))
+
+    return add_loss
+
+
+def _refuse_replicas(model: Any) -> None:
+    strategy: Any = getattr(model, "distribute_strategy", None)  # TensorFlow's models alone have one
+    if getattr(strategy, "num_replicas_in_sync", 1) > 1:
+        raise PlanError(
+            f"got {strategy.num_replicas_in_sync} replicas under a plan with float16, each of which would judge by its "
+            "own gradients whether to skip a step; train with a bfloat16 plan (--recipe bf16-mixed)"
+        )
 
 
 def _is_jax() -> bool:

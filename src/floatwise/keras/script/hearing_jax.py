@@ -78,6 +78,10 @@ class HearingJax:
         return float(np.sum(np.asarray(loss, dtype=np.float64)))
 
 
+#: Further parameters of `jax.grad` and `jax.value_and_grad`, which may stand by position (jax/_src/api.py, 0.10).
+_REST = ("holomorphic", "allow_int", "reduce_axes")
+
+
 def hear_gradients(patches: Patches, iterations: Any) -> None:
     """Replaces `jax.value_and_grad` and `jax.grad`; where no loss was scaled they compute what they did."""
     nested = threading.local()
@@ -106,8 +110,8 @@ def hear_gradients(patches: Patches, iterations: Any) -> None:
 
     def value_and_grad(_: Any) -> Callable[..., Any]:
         @functools.wraps(plain)
-        def made(fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, **kwargs: Any) -> Any:
-            run = differentiating(fun, argnums, has_aux, kwargs)
+        def made(fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, *rest: Any, **kwargs: Any) -> Any:
+            run = differentiating(fun, argnums, has_aux, {**dict(zip(_REST, rest, strict=False)), **kwargs})
 
             @functools.wraps(fun)
             def called(*args: Any, **kw: Any) -> Any:
@@ -120,8 +124,8 @@ def hear_gradients(patches: Patches, iterations: Any) -> None:
 
     def grad(original: Any) -> Callable[..., Any]:
         @functools.wraps(original)
-        def made(fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, **kwargs: Any) -> Any:
-            run = differentiating(fun, argnums, has_aux, kwargs)
+        def made(fun: Callable[..., Any], argnums: Any = 0, has_aux: bool = False, *rest: Any, **kwargs: Any) -> Any:
+            run = differentiating(fun, argnums, has_aux, {**dict(zip(_REST, rest, strict=False)), **kwargs})
 
             @functools.wraps(fun)
             def called(*args: Any, **kw: Any) -> Any:
