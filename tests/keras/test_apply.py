@@ -214,6 +214,23 @@ found["globs"] = {row.path: row.policy for row in report.layers}
 x3 = RNG.normal(size=(16, 4, 8)).astype("float32")
 model.optimizer.build(model.trainable_variables)
 weights = [np.array(w) for w in model.get_weights()]
+class Tokens(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dtypes = layers.Embedding(5000, 4), []
+    def call(self, ids):
+        self.dtypes.append(str(keras.backend.standardize_dtype(ids.dtype)))
+        return self.embedding(ids)
+
+ids = np.full((2, 3), 4097, "float32")
+tokens = Tokens()
+reader = keras.Sequential([keras.Input((3,)), tokens, layers.Flatten(), layers.Dense(1)])
+before = ops.convert_to_numpy(tokens(ids)).tolist()
+found["ids"] = {"remarks": list(fw.keras.apply(reader, "bf16-mixed").remarks)}
+tokens.dtypes.clear()
+after = tokens(ops.convert_to_tensor(ids))
+found["ids"] |= {"dtypes": tokens.dtypes, "out": str(keras.backend.standardize_dtype(after.dtype))}
+found["ids"]["near"] = bool(np.allclose(ops.convert_to_numpy(ops.cast(after, "float32")), before, rtol=1e-2))
 seen = fw.keras.census(model, x3)
 found["census"] = {row.path: [row.inputs, row.outputs, row.variables] for row in seen.layers}
 found["gradients"] = sorted(set(seen.gradients.values()))
@@ -331,6 +348,12 @@ def test_globs_speak_of_layers_and_what_is_inside_them(found: Any) -> None:
         "head": "float32",
         "out": "float32",
     } | {path: "mixed_float16" for path in found["globs"] if path.startswith("attention.dropout")}
+
+
+def test_ids_reach_an_embedding_inside_a_layer_unrounded(found: Any) -> None:
+    ids = found["ids"]
+    assert (ids["dtypes"], ids["out"], ids["near"]) == (["float32"], "bfloat16", True)
+    assert any("an Embedding is inside" in remark for remark in ids["remarks"])
 
 
 def test_census_reads_formats_from_tensors(found: Any) -> None:

@@ -91,6 +91,8 @@ for plan in ("bf16-mixed", "fp16-mixed"):
         found[f"loop {plan} {arguments[0]}"] = run("loop", plan, *arguments)[0]
     found[f"own_policy {plan}"] = run("own_policy", plan)[0]
     found[f"two_models {plan}"] = run("two_models", plan)[0]
+for plan in ("fp32", "bf16-mixed"):
+    found[f"added_loss {plan}"] = run("added_loss", plan)[0]
 found["overflow"] = run("loop", "bf16-mixed" if BACKEND == "jax" else "fp16-mixed", "compiled", "1e30")[0]
 island = recipe("bf16-mixed", modules=(ModulePolicy(module="first", policy=Policy(compute_dtype="float32")),
                                        ModulePolicy(module="nowhere", policy=Policy(compute_dtype="float32"))))
@@ -241,6 +243,11 @@ def test_every_way_of_fit_on_tensorflow_trains_under_a_plan(ran: Any, how: str) 
     assert scaled["told"][-1].startswith("floatwise: fp16-mixed: 12 optimizer steps, ")
     assert "not finite" not in scaled["told"][-1]
     assert list(scaled["computes"].values()) == ["float32", "float16", "float32"]  # the first normalizes the inputs
+
+
+def test_losses_that_a_model_adds_are_float32(ran: Any) -> None:
+    low, plain = (ran[f"added_loss {plan}"]["losses"] for plan in ("bf16-mixed", "fp32"))
+    assert low == pytest.approx(plain, rel=0.02)
 
 
 def test_islands_of_a_plan_stay_float32_and_globs_that_match_nothing_are_told(ran: Any) -> None:

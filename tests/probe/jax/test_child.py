@@ -160,3 +160,18 @@ def test_two_networks_of_the_same_names_are_told_apart(tmp_path: Path) -> None:
 def test_what_shows_nothing_fails_with_what_to_do(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match=message):
         record(source, tmp_path, 3)
+
+
+def test_a_loop_of_tiny_steps_ends_with_its_last_wanted_one(tmp_path: Path) -> None:
+    source = f"""
+import jax
+step, w = jax.jit(jax.value_and_grad(lambda w: (w * w).sum())), jax.numpy.ones((4, 4))
+for number in range(500):
+    loss, grads = step(w)
+    w = w - 0.1 * grads
+    with open({str(tmp_path / "steps")!r}, "a") as file:
+        file.write(f"{{float(loss)}}\\n")
+"""
+    recording, _ = record(source, tmp_path, 6)
+    assert recording.steps == 6
+    assert (tmp_path / "steps").read_text().count("\n") <= 7
