@@ -31,7 +31,7 @@ test: lint ## lint, types and all tests but the thorough ones
 fast: lint ## lint, types and the tests that take under three minutes together
 	$(PYTEST) -m "not slow"
 
-thorough: $(VENV)/.dev ## further trainings of the projects that floatwise new writes: resuming, NaN, sharding
+thorough: $(VENV)/.dev ## further trainings: projects that floatwise new writes, every script of tests/scripts under 16-bit weights
 	$(PYTEST) -m thorough
 
 lint: $(VENV)/.dev ## ruff and mypy

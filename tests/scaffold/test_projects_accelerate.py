@@ -18,8 +18,11 @@ pytestmark = pytest.mark.slow
     [
         ("single", "text", "none", "zh", "ok    精度已生效: bfloat16 x 9, float32 x 2"),
         ("ddp", "image", "slow", "en", "ok    precision active: bfloat16 x 14"),
-        ("zero1", "tabular", "none", "zh", "ok    精度已生效: bfloat16 x 8"),
-        ("zero2", "text", "nan", "en", "ok    precision active: bfloat16 x 9, float32 x 2"),
+        pytest.param(*("zero1", "tabular", "none", "zh", "ok    精度已生效: bfloat16 x 8"), marks=pytest.mark.thorough),
+        pytest.param(
+            *("zero2", "text", "nan", "en", "ok    precision active: bfloat16 x 9, float32 x 2"),
+            marks=pytest.mark.thorough,
+        ),
         ("zero3", "tabular", "oom", "zh", "ok    精度已生效: bfloat16 x 8"),
         ("fsdp2", "tabular", "oom", "en", "ok    precision active: bfloat16 x 8"),
     ],

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.slow
         ("single", "image", "nvidia-v100", "nan", "en", "ok    precision active: float16 x 13, float32 x 1"),
         ("ddp", "tabular", "nvidia-a100", "slow", "zh", "ok    精度已生效: bfloat16 x 8"),
         ("fsdp2", "text", "nvidia-a100", "oom", "en", "ok    precision active: bfloat16 x 9, float32 x 2"),
-        ("fsdp2", "image", "nvidia-a100", "none", "zh", "ok    精度已生效: bfloat16 x 14"),
+        pytest.param(
+            *("fsdp2", "image", "nvidia-a100", "none", "zh", "ok    精度已生效: bfloat16 x 14"),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_its_own_test_passes(

@@ -28,6 +28,25 @@ APART = {
 MIXED_BY_HAND = {"custom_autograd_function.py"}
 
 TRAINED = sorted(path.name for path in SCRIPTS.glob("*.py") if path.name not in APART)
+#: One of each kind of loop and model; all others are `make thorough`, which takes minutes for them.
+CORE = {
+    "accumulation.py",
+    "batchnorm_cnn.py",
+    "class_trainer.py",
+    "compiled.py",
+    "custom_autograd_function.py",
+    "dataloader_workers.py",
+    "functional_tensors.py",
+    "gan.py",
+    "grad_penalty.py",
+    "hf_trainer.py",
+    "lbfgs.py",
+    "lightning_trainer.py",
+    "manual_sgd.py",
+    "plain_loop.py",
+    "tied_weights.py",
+    "uses_half_weights.py",
+}
 
 
 def run(script: str, recipe: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +57,9 @@ def run(script: str, recipe: str, folder: Path) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", TRAINED)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=() if name in CORE else pytest.mark.thorough) for name in TRAINED]
+)
 def test_with_16_bit_weights(script: str, tmp_path: Path) -> None:
     done = run(script, "bf16-master", tmp_path)
     if script in MIXED_BY_HAND:
