@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Call
 
+from floatwise.planner.children import RECORDING_CHILDREN, TRAINING_CHILDREN
+
+CHILDREN = (RECORDING_CHILDREN, TRAINING_CHILDREN)
 COMMANDS = (("plan",), ("run", "--recipe", "fp32"))
 
 
@@ -102,3 +107,13 @@ def test_the_user_may_say_what_a_script_trains_with(
     path = script(here, "import numpy")
     refused(floatwise, path, "trains with JAX", options=("--framework", "jax"))
     refused(floatwise, path, "unknown framework 'jaxx'", "did you mean 'jax'", options=("--framework", "jaxx"))
+
+
+@pytest.mark.slow
+def test_keras_and_jax_scripts_need_no_pytorch() -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("keras")
+    modules = [module for room in CHILDREN for name, module in room.items() if name != "torch"]
+    modules += ["floatwise.jax.script.run", "floatwise.keras.script.run", "floatwise.probe.jax_library"]
+    code = f"import importlib, sys; sys.modules['torch'] = None; [importlib.import_module(m) for m in {modules}]"
+    subprocess.run([sys.executable, "-c", code], check=True)
