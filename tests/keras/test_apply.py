@@ -226,11 +226,11 @@ ids = np.full((2, 3), 4097, "float32")
 tokens = Tokens()
 reader = keras.Sequential([keras.Input((3,)), tokens, layers.Flatten(), layers.Dense(1)])
 before = ops.convert_to_numpy(tokens(ids)).tolist()
-found["ids"] = {"remarks": list(fw.keras.apply(reader, "bf16-mixed").remarks)}
+found["token ids"] = {"remarks": list(fw.keras.apply(reader, "bf16-mixed").remarks)}
 tokens.dtypes.clear()
 after = tokens(ops.convert_to_tensor(ids))
-found["ids"] |= {"dtypes": tokens.dtypes, "out": str(keras.backend.standardize_dtype(after.dtype))}
-found["ids"]["near"] = bool(np.allclose(ops.convert_to_numpy(ops.cast(after, "float32")), before, rtol=1e-2))
+found["token ids"] |= {"dtypes": tokens.dtypes, "out": str(keras.backend.standardize_dtype(after.dtype))}
+found["token ids"]["near"] = bool(np.allclose(ops.convert_to_numpy(ops.cast(after, "float32")), before, rtol=1e-2))
 seen = fw.keras.census(model, x3)
 found["census"] = {row.path: [row.inputs, row.outputs, row.variables] for row in seen.layers}
 found["gradients"] = sorted(set(seen.gradients.values()))
@@ -351,7 +351,7 @@ def test_globs_speak_of_layers_and_what_is_inside_them(found: Any) -> None:
 
 
 def test_ids_reach_an_embedding_inside_a_layer_unrounded(found: Any) -> None:
-    ids = found["ids"]
+    ids = found["token ids"]
     assert (ids["dtypes"], ids["out"], ids["near"]) == (["float32"], "bfloat16", True)
     assert any("an Embedding is inside" in remark for remark in ids["remarks"])
 

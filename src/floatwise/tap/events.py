@@ -19,7 +19,7 @@ class Found:
     """Something the script already does that bears on precision.
 
     Attributes:
-      kind: One of the codes in `floatwise.planner.reasons` that begin with `found_`.
+      kind: One of the codes in `floatwise.planner.finding_texts` that begin with `found_`.
       where: `path:line` of the user's own line, or empty.
       detail: What was asked for there ("bfloat16", "mixed_precision='fp16'").
     """
